@@ -1,5 +1,6 @@
-//! Meta commands: flags are parsed or refused, and every reported flag was sent. The first byte of
-//! an input chooses the verb; the other bytes are the line after the verb.
+//! Meta commands: flags are parsed or refused, and the parser reports no flag that the line does
+//! not have. The first byte of an input chooses the verb; the other bytes are the line after the
+//! verb.
 
 #![no_main]
 

@@ -1,6 +1,8 @@
 //! The scan of a segment. The input says what to write into a segment and how to damage the
-//! segment. Whatever extent the scan is told, it must return only records that were written. It
-//! must return all records of the commits before the damage.
+//! segment. The scan is told an extent: how much of the segment is known to be durable. Even if the
+//! extent is wrong, the scan must return only records that were written. It must return all records
+//! of the commits that end before the damage, and before the end of the segment if the extent says
+//! exactly where this is.
 
 #![no_main]
 
@@ -15,16 +17,16 @@ use libfuzzer_sys::fuzz_target;
 const SIZE: usize = 8 << 10;
 const SEGMENT: u32 = 3;
 
-/// Returns the identity of a store. Its secret seed depends on every byte of the input. No client
-/// knows the secret of a real store. With a fixed one the fuzzer would learn the checksums of data
-/// that it puts into values.
+/// Returns the identity of a store. Its secret seed of checksums depends on every byte of the
+/// input. With a fixed seed, the fuzzer could learn to put records with correct checksums into
+/// values. No client can do that, because no client knows the seed of a real store.
 fn identity(input: &[u8]) -> Identity {
     const PRIME: u64 = 0x0000_0100_0000_01B3;
     let fnv = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(PRIME);
     Identity { store: 1, checksum_seed: input.iter().fold(0xCBF2_9CE4_8422_2325, fnv) }
 }
 
-/// Reads numbers from the input; zeros once it is used up.
+/// Reads numbers from the input. Once the input is used up, they are 0.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -47,7 +49,7 @@ struct Image {
     seed: SegmentSeed,
     generation: u32,
     filled: usize,
-    /// The end of each commit. Data after the last commit does not count.
+    /// The offset at which each commit ends. A scan must not return records after the last commit.
     commits: Vec<usize>,
     records: Vec<Written>,
 }
@@ -121,8 +123,8 @@ impl Image {
         true
     }
 
-    /// Writes records and commits, as the input says, until the input ends them or the segment is
-    /// full.
+    /// Writes records and commits, as the input says, until the input says to stop, the input is
+    /// used up, or one of them cannot be written. Then writes a last commit, if possible.
     fn write(&mut self, input: &mut Input<'_>) {
         loop {
             let goes_on = match input.byte() {

@@ -1,6 +1,6 @@
 //! The structures of a store that take a few blocks: superblock, tail places, metas, index images,
-//! summaries, heads of jumbos. Decoding any bytes must end. A decoded structure must be the same
-//! after it is encoded and decoded again.
+//! summaries, heads of jumbos. Decoders must return for any bytes. A decoded structure must be the
+//! same after it is encoded and decoded again.
 
 #![no_main]
 
@@ -23,7 +23,7 @@ fn block<const N: usize>(data: &[u8]) -> [u8; N] {
     block
 }
 
-/// Writes the correct checksum over the first `at` bytes.
+/// Writes the checksum of the first `at` bytes behind them.
 fn sign(bytes: &mut [u8], at: usize, seed: u64) {
     let checksum = checksum64(&bytes[..at], seed);
     bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
@@ -36,7 +36,8 @@ fuzz_target!(|data: &[u8]| {
     a[..8].copy_from_slice(b"LARDER\0\x01");
     sign(&mut a, BLOCK - 8, 0);
     if let Ok((superblock, _)) = superblock::choose([&a, &b]) {
-        // This program never writes structures of a newer program, so it need not encode them.
+        // Larder never writes the superblock of a store that only a newer version of Larder may
+        // write. So such a superblock need not encode correctly.
         if superblock.may_write().is_ok() {
             let mut again = [0xFF; BLOCK];
             superblock.encode(&mut again);

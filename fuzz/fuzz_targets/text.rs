@@ -25,8 +25,8 @@ struct Reader {
     state: State,
     input: Vec<u8>,
     heard: Vec<String>,
-    /// True if the stream ended because an incomplete line was too long. The packets decide how
-    /// early the parser notices that.
+    /// True if the parser closed the connection because an incomplete line was too long. How early
+    /// the parser notices such a line depends on the packets. So the last request may then differ.
     cut_short: bool,
 }
 

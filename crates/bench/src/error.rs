@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-/// A failure of a lab command. A run with wrong answers also fails: it prints no figures, so that
-/// nobody quotes them.
+/// A failure of a lab command. A run also fails if the server sends a wrong answer. Such a run
+/// prints no figures, so that nobody quotes them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,6 +1,6 @@
-//! Crowds of clients that are slow, rude or greedy. Polite clients beside them must hardly notice:
-//! the server must keep their connections open, store their sets, and answer almost as fast as
-//! without the crowds.
+//! Crowds of clients that are slow, rude or greedy. Polite clients of the same server must hardly
+//! notice a crowd: the server must keep the connections of the polite clients open, store their
+//! sets, and answer them almost as fast as without the crowd.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,17 +13,17 @@ use larder_client::{Address, Client, Options, Reply, ReplyReader, Stream};
 use crate::workload::random::Random;
 use crate::{Error, Result};
 
-/// Length of a large value in bytes: about the longest that servers accept by default, if the key
-/// is short.
+/// Length of a large value in bytes. By default, servers accept items of up to about 1 MiB, and the
+/// key counts too.
 const LARGE: usize = 1_000_000;
-/// Number of keys with values of [`LARGE`] bytes from which the crowds read.
+/// Number of keys that the crowds read. The value of each has [`LARGE`] bytes.
 const LARGE_KEYS: usize = 8;
-/// The largest number of bytes that a crowd's client sends per system call. The kernel does not
-/// always interrupt a system call. A polite client on the same processor then waits until the call
-/// ends, so calls must be short.
+/// The largest number of bytes that [`send`] sends per system call. A kernel may let no other
+/// thread run on a processor until a system call ends. So the calls must be short, or a polite
+/// client on the same processor waits for them.
 const PART: usize = 16 << 10;
-/// The longest time of one read of a crowd's client. For a client that behaves ([`Act::Behave`]),
-/// also the longest time of one write.
+/// The longest time that one read by a crowd's client may take. For clients that behave
+/// ([`Act::Behave`]), also the longest time that one write may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The behaviour of a crowd.
@@ -43,9 +43,10 @@ pub enum Kind {
     LargeValues,
     /// Fills the cache with pipelined sets, and checks each reply.
     Fill,
-    /// Sends batches of 1700 `flush_all` commands.
+    /// Sends `flush_all` commands in batches.
     Flush,
-    /// Requests statistics continuously, and makes the server keep statistics for long prefixes.
+    /// Requests statistics continuously, also those of key prefixes, and sets keys with many long
+    /// prefixes (about 220 bytes).
     Stats,
     /// Requests the list of all keys (`lru_crawler metadump`) and does not read it.
     Dumps,
@@ -90,12 +91,13 @@ impl Kind {
 
 /// What a connection of a crowd does.
 enum Act {
-    /// Sends the text that the function returns for the connection's number. Afterwards only keeps
-    /// the connection open. The server may close it at any time.
+    /// Sends the text that the function returns when it is given the connection's number. Then only
+    /// keeps the connection open. The server may close the connection at any time.
     Begin(fn(usize) -> String),
-    /// Runs until the crowd ends. The server may close the connection.
+    /// Calls the function, which runs until the crowd ends. The server may close the connection.
     Provoke(Run),
-    /// Runs until the crowd ends. The server has no reason to close the connection.
+    /// Calls the function, which runs until the crowd ends. The server must not close the
+    /// connection.
     Behave(Run),
 }
 
@@ -116,10 +118,10 @@ struct CrowdCounts {
 pub struct Outcome {
     /// Answers that the crowd's clients have read completely.
     pub answers: u64,
-    /// Connections that ended before the crowd did, although their clients read all answers and
-    /// sent all bytes that they had announced.
+    /// Connections of behaving clients that ended before the crowd did. A client behaves if it
+    /// reads all its replies and sends all bytes that it announces.
     pub cut: u64,
-    /// Error answers to clients that read their answers and send all that they announce.
+    /// Error replies to behaving clients.
     pub refused: u64,
     /// The error that ended the first of the connections counted in `cut`.
     pub why: Option<String>,
@@ -219,7 +221,8 @@ fn store_large(address: &Address) -> io::Result<()> {
     let mut client = Client::connect_to(address, Options { timeout: Some(PATIENCE) })?;
     for number in 0..LARGE_KEYS {
         match client.set(format!("large:{number}").as_bytes(), &[b'v'; LARGE], 0, 0) {
-            // An error reply is no failure: the crowd also asks for values that the server refused.
+            // A server may refuse a value of this length with an error reply. The crowd can still
+            // run: its requests for the value then miss.
             Err(error) if !error.is_recoverable() => return Err(error.into()),
             _ => {}
         }

@@ -20,10 +20,12 @@ pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Relaxed)
 }
 
-/// Handles signals from now on. Must be called before any other thread is started.
+/// Handles SIGINT and SIGTERM from now on, in a thread of its own. All other threads must block
+/// these signals, and a thread inherits this from the thread that starts it. So this function must
+/// be called before any other thread is started.
 ///
 /// # Errors
-/// Returns an error if the kernel refuses.
+/// Returns an error if the kernel refuses to block the signals or to start a thread.
 pub(crate) fn listen() -> Result<()> {
     let signals = Signals::take().map_err(|e| Error::io("cannot take signals", e))?;
     let hear = move || {

@@ -16,7 +16,7 @@ const START: Duration = Duration::from_secs(20);
 /// The longest time that a server may take to end after SIGTERM.
 const STOP: Duration = Duration::from_secs(5);
 
-/// The command-line options that a program understands.
+/// The kind of command-line options that a server program understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `larder serve`.
@@ -48,8 +48,8 @@ pub(crate) struct Allowance {
 }
 
 impl Program {
-    /// Returns Larder with the network back-end `io`. The program is `path`, or this executable if
-    /// `path` is `None`.
+    /// Returns the program for Larder with the network back-end `io`. Its file is `path`, or this
+    /// executable if `path` is `None`.
     pub(crate) fn larder(path: Option<&Path>, io: &str) -> Result<Program> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -64,7 +64,7 @@ impl Program {
         })
     }
 
-    /// Parses a peer, `[NAME=]PATH[ EXTRA…]`. The name of its executable determines the dialect.
+    /// Parses a peer, `[NAME=]PATH[ EXTRA…]`. The last part of `PATH` determines the dialect.
     pub(crate) fn peer(text: &str) -> Result<Program> {
         let mut words = text.split_ascii_whitespace().map(str::to_owned);
         let first = words.next().ok_or_else(|| Error::usage("a peer needs a path"))?;
@@ -102,8 +102,8 @@ impl Program {
     /// Starts the program on a free loopback port and waits until it answers.
     ///
     /// # Errors
-    /// Returns [`Error::Server`] if the server ends or does not answer. Its output appears above
-    /// the message.
+    /// Returns [`Error::Server`] if the server ends or does not answer. What the server wrote to
+    /// its standard error then stands above the error message.
     pub(crate) fn start(&self, allowance: Allowance) -> Result<Running> {
         let port = free_port()?;
         let mut command = Command::new(&self.path);

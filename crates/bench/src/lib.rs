@@ -1,8 +1,8 @@
 //! The lab: measures Larder and other servers, its peers, by the same rules.
 //!
-//! Latency counts from the moment a request was due (open loop), unless a run says "closed loop".
-//! The warm-up does not count. A wrong answer voids the run. The cost of the generator is printed
-//! beside every figure.
+//! The latency of a request begins when the request is due (open loop). In runs that are marked
+//! "closed loop", it begins when the request is sent. Figures do not include the warm-up. A wrong
+//! answer voids the run. The cost of the generator is printed beside every figure.
 
 mod commands;
 mod error;

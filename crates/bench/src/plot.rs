@@ -29,7 +29,7 @@ pub(crate) struct Panel {
 pub(crate) enum Scale {
     /// Starts at 0.
     Linear,
-    /// Shows powers of ten. Values of 0 or less are not drawn.
+    /// Logarithmic, with labels at powers of ten. Values of 0 or less are not drawn.
     Log,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Unit {
     Micros,
 }
 
-/// A named series with one value per second, or one constant level.
+/// A named series with one value per second. A constant level has the same value in every second.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
@@ -89,7 +89,8 @@ fn put(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(out, "{text}");
 }
 
-/// Adds one strip per second, across all panels. It shows that second's values under the pointer.
+/// Adds one transparent strip per second, across all panels. While the pointer is on a strip, the
+/// browser shows the values of its second.
 fn hover(out: &mut String, panels: &[Panel], seconds: usize, bottom: f64, x: &impl Fn(f64) -> f64) {
     let width = WIDTH / seconds as f64;
     for second in 0..seconds {
@@ -151,7 +152,8 @@ impl Panel {
         }
     }
 
-    /// Draws the legend from the right, in the order of the lines.
+    /// Draws the legend so that it ends at the right edge of the panel. From left to right, its
+    /// entries have the order of the lines.
     fn legend(&self, out: &mut String, y: f64) {
         let mut right = LEFT + WIDTH;
         for line in self.lines.iter().rev() {

@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// The largest number of processes whose shared memory is counted exactly. An exact count takes
-/// long, because the kernel walks the page tables of each process.
+/// The largest number of processes whose shared memory is counted exactly. The shared memory of
+/// more processes is estimated, because an exact count takes long: the kernel walks the page tables
+/// of each process.
 const EXACT_MEMORY: usize = 4;
 
 /// The processes to measure, or some threads of one process.
@@ -34,8 +35,8 @@ enum Scope {
     Group { leader: u32, floor: Arc<Floor> },
 }
 
-/// The largest counts of a group so far. If a member ends and its parent does not wait for it, the
-/// member's counts vanish from the sum. The floor keeps the sum from falling.
+/// The largest sums of a group's counters so far. If a member ends and its parent does not wait for
+/// it, the member's counters vanish from the sums. The floor keeps the sums from falling.
 #[derive(Debug, Default)]
 struct Floor {
     cpu_ns: AtomicU64,
@@ -65,23 +66,25 @@ pub struct Sample {
 }
 
 impl Probe {
-    /// Measures all threads of a process.
+    /// Returns a probe of all threads of a process.
     pub fn process(pid: u32) -> Probe {
         Probe { pid, scope: Scope::Process }
     }
 
-    /// Measures a server and all processes of the group with this leader, except the leader.
+    /// Returns a probe of a server and the other processes of its group. `leader`, the leader of
+    /// the group, belongs to the lab and is not measured.
     pub(crate) fn group(server: u32, leader: u32) -> Probe {
         Probe { pid: server, scope: Scope::Group { leader, floor: Arc::default() } }
     }
 
-    /// Measures the threads of this process whose names begin with one of `names`.
+    /// Returns a probe of the threads of this process whose names begin with one of `names`.
     pub(crate) fn own_threads(names: &'static [&'static str]) -> Probe {
         Probe { pid: std::process::id(), scope: Scope::Threads(names) }
     }
 
-    /// Finds the process that listens on a loopback or wildcard address. Returns `None` if this
-    /// user may not see it.
+    /// Returns a probe of the process that listens on `address`: a TCP address of the loopback
+    /// interface or a Unix socket. The process may also listen on the wildcard address. Returns
+    /// `None` if no such process is found, or if this user may not see it.
     pub fn of_listener(address: &Address) -> Option<Probe> {
         let inode = match address {
             Address::Tcp(endpoint) => {
@@ -112,7 +115,8 @@ impl Probe {
     /// Reads the counters of the processes.
     ///
     /// # Errors
-    /// Returns [`Error::Server`] if the process has ended.
+    /// Returns [`Error::Server`] if the process has ended; for a group, if the server itself has
+    /// ended.
     pub fn sample(&self) -> Result<Sample> {
         let sample = match &self.scope {
             Scope::Process => self.sample_process(&[]),
@@ -182,8 +186,8 @@ fn group_memory(members: &[tree::Member]) -> u64 {
     own + shared
 }
 
-/// Returns the time that all threads of a process were on a processor, in nanoseconds. Unlike the
-/// sum over its threads, it includes threads that have ended.
+/// Returns the time that all threads of a process were on a processor, in nanoseconds. The time of
+/// threads that have ended is included; `process_times` does not include it.
 fn process_clock(pid: u32) -> Option<u64> {
     let pid = libc::pid_t::try_from(pid).ok()?;
     let mut clock = 0;
@@ -197,7 +201,7 @@ fn process_clock(pid: u32) -> Option<u64> {
     Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
-/// Converts clock ticks, the unit of `/proc`.
+/// Converts clock ticks, the unit of times in `/proc`, to nanoseconds.
 fn nanoseconds(ticks: u64) -> u64 {
     // SAFETY: the call takes and returns numbers only.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
@@ -258,8 +262,8 @@ fn bytes_of(text: &str, name: &str) -> Option<u64> {
     row.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// Returns the bytes written and read by the process. The kernel hides them for processes of other
-/// users.
+/// Returns the bytes that the process has written to devices or to the page cache, and those that
+/// it has read from devices. The kernel hides these counts of other users' processes.
 fn device_bytes(pid: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     let row = |name: &str| text.lines().find_map(|line| line.strip_prefix(name))?.parse().ok();

@@ -1,7 +1,7 @@
 //! Replays a trace against a server: gets each key, and sets the keys that were missed. All
 //! requests go over one connection, so the server sees the order of the trace, and a run can be
 //! repeated. The gets of a batch are sent together, and then the sets of its misses. No key is
-//! twice in a batch, so each get sees the set of an earlier miss.
+//! twice in a batch, so a get comes after the set that an earlier miss of its key caused.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use crate::{Error, Result};
 /// The options of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay {
-    /// Number of different keys per batch.
+    /// The largest number of keys per batch.
     pub(crate) batch: usize,
     /// Requests per second; with `None`, as many as the server answers. Times to live run in real
     /// time, so a trace that has them gives comparable results only at equal rates.
     pub(crate) rate: Option<f64>,
-    /// The divisor of the sizes in the trace.
+    /// Values get the sizes in the trace, divided by this.
     pub(crate) shrink: usize,
-    /// The largest value in bytes; longer ones are cut.
+    /// The largest size of a value in bytes, after the division. Larger sizes are reduced to this.
     pub(crate) size_max: usize,
-    /// Number of requests at the beginning whose misses are not counted.
+    /// Number of requests at the beginning of the trace that do not count for the miss ratio.
     pub(crate) skip: u64,
 }
 
@@ -58,8 +58,8 @@ impl Replay {
     /// Replays the whole trace. The server speaks `wire`, or memcached's protocol.
     ///
     /// # Errors
-    /// Returns [`Error::Void`] for answers that make no sense, and the errors of the trace and of
-    /// the connection.
+    /// Returns [`Error::Void`] for a reply that no get or set has, and for a value that was not
+    /// asked for. Also returns the errors of the trace and of the connection.
     pub(crate) fn run(
         &self,
         trace: &mut dyn Trace,
@@ -238,7 +238,7 @@ fn round_trip(
 
 /// The longest time for which the replay waits for the server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest number of keys per get; some servers refuse longer request lines.
+/// The largest number of keys per get. Some servers refuse long request lines.
 const KEYS_PER_GET: usize = 50;
 
 /// Collects the answers to a batch and marks the keys that were found. Servers answer in the order

@@ -1,5 +1,5 @@
-//! A server in the lab's own process that only sends replies. Its cost is the cost of sockets on
-//! this machine.
+//! The responder: a server in the lab's own process that only sends replies. It costs no more than
+//! its sockets cost on this machine. The lab compares other servers with it.
 
 #[cfg(test)]
 mod cost;
@@ -29,9 +29,9 @@ use service::NullService;
 /// instances.
 const THREADS: &[&str] = &["responder-", "iou-wrk-"];
 
-/// Number of blocks of the device that are sampled before it is used.
+/// Number of blocks of a device that are read before a run, to check that reads reach the device.
 const SAMPLES: u64 = 256;
-/// Size of a sampled block in bytes.
+/// Size of each of these blocks in bytes.
 const BLOCK: u64 = 4096;
 
 /// A running responder. Dropping it stops the responder.
@@ -72,9 +72,9 @@ fn open_device(path: &Path) -> Result<Arc<dyn Device>> {
     Ok(Arc::new(device))
 }
 
-/// Returns the number of sampled blocks that were not read from the device, or `None` if the kernel
-/// does not tell. If space was allocated but never written, a file system answers reads of it
-/// without the device.
+/// Reads [`SAMPLES`] blocks past the page cache. Returns how many of them did not come from the
+/// device, or `None` if that is unknown. A block may have been allocated but never written: then
+/// the file system returns zeros without reading the device.
 fn hidden_blocks(path: &Path, size: u64) -> Option<u64> {
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path).ok()?;
     let before = bytes_from_devices()?;

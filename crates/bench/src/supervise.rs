@@ -24,7 +24,7 @@ use crate::{Error, Result};
 pub(crate) use helper::output;
 
 /// The watcher's program. It waits until its input closes, then kills its process group. It ignores
-/// the signals that a terminal sends, because they must not end the watcher before the lab.
+/// the signals that a terminal sends, because the watcher must not end while the lab still runs.
 const WATCH: &str = "trap '' HUP INT QUIT TERM
 while read -r line; do :; done
 kill -KILL 0";
@@ -63,7 +63,7 @@ impl Processes {
         }
     }
 
-    /// Returns a probe of all processes.
+    /// Returns a probe of all processes of the server.
     pub(crate) fn probe(&self) -> Probe {
         Probe::group(self.server.id(), self.watcher.id())
     }
@@ -82,7 +82,7 @@ impl Processes {
     /// at intervals of `every`. Returns `None` if the server runs for longer than `limit`.
     ///
     /// # Errors
-    /// Returns an error after a signal to the lab.
+    /// Returns an error if the lab gets SIGINT or SIGTERM.
     pub(crate) fn wait(
         &mut self,
         limit: Duration,
@@ -102,7 +102,7 @@ impl Processes {
     }
 
     /// Sends `signal` to the server, as an operator would, and kills everything that has not ended
-    /// after `patience`. Returns true if the server ended by itself.
+    /// after `patience`. Returns true if the server's first process ended in that time.
     pub(crate) fn stop(&mut self, signal: libc::c_int, patience: Duration) -> bool {
         let known = members(self.watcher.id());
         if self.ended().is_none() {
@@ -123,8 +123,8 @@ impl Processes {
         self.kill_with(Vec::new());
     }
 
-    /// Kills all processes of the server, and those in `known`. [`members`] may no longer find a
-    /// process of `known`, because its parent has ended meanwhile.
+    /// Kills all processes of the server, and those in `known`. [`members`] finds a process outside
+    /// the group only through its parent. So if the parent has ended, only `known` has the process.
     fn kill_with(&mut self, mut known: Vec<Member>) {
         let asked = Instant::now();
         loop {
@@ -192,8 +192,9 @@ fn send(pid: u32, signal: libc::c_int) {
 /// The lowest port that [`free_port`] returns.
 const FIRST_PORT: u16 = 15_000;
 
-/// Finds a free loopback port. The port lies below those that the kernel gives to outgoing
-/// connections: a client that retries such a port while its server is down can connect to itself.
+/// Finds a free loopback port below the range from which the kernel takes ports for outgoing
+/// connections. If a server had a port of that range, a client that retries while the server is
+/// down could connect to itself.
 ///
 /// # Errors
 /// Returns an error if there is no free port.

@@ -21,8 +21,9 @@ pub enum Address {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Accepts `host:port`, `host`, `:port`, `[v6]:port` and `unix:PATH`. A string that begins with
-    /// `/` or `.` is the path of a Unix socket.
+    /// Accepts `host:port`, `host`, `:port` (on 127.0.0.1), `[v6]:port`, `[v6]` and `unix:PATH`.
+    /// The default port is [`DEFAULT_PORT`]. A string that begins with `/` or `.` is the path of a
+    /// Unix socket.
     fn from_str(text: &str) -> Result<Self, Error> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {

@@ -26,7 +26,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `host:port`, `host`, `unix:PATH` or `/PATH` with the default options.
+    /// Parses `address` as an [`Address`], and connects to it with the default options.
     ///
     /// # Errors
     /// Returns [`Error::Usage`] for a malformed address, and [`Error::Io`] if the connection cannot

@@ -4,14 +4,14 @@ use std::fmt;
 use std::io;
 
 /// The reason why a call failed. After [`Error::Io`], [`Error::Closed`] and [`Error::Protocol`] the
-/// caller must drop the connection, because later replies would not belong to their requests. After
-/// all other errors the connection can still be used.
+/// caller must drop the connection: it is broken, or its next reply may belong to an earlier
+/// request. After all other errors the connection can still be used.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The connection could not be made, or broke.
     Io {
-        /// The operation that failed, with the address.
+        /// The operation that failed, such as "cannot send the request".
         doing: String,
         /// The operating system's error.
         source: io::Error,
@@ -24,9 +24,9 @@ pub enum Error {
     Client(String),
     /// The server reported a bare `ERROR`: it does not know the command.
     UnknownCommand,
-    /// The reply does not belong to the request.
+    /// The reply is malformed or is no reply to this request. The text says why.
     Protocol(String),
-    /// The request cannot be sent.
+    /// The caller passed a malformed address, key or command, so nothing was sent.
     Usage(String),
 }
 

@@ -1,10 +1,10 @@
 //! A small blocking memcached client: text and meta commands over TCP and Unix sockets.
 //!
 //! The benchmarks, `larder top`, `larder ctl` and the tests use this client for every
-//! memcached-compatible server. So no client library of another project changes the requests or
-//! replies. A [`Client`] is one connection. Its methods send one request at a time. The caller
-//! sends other requests and pipelines as bytes, and reads their replies as [`Reply`]. There is no
-//! pooling, no retry and no key distribution.
+//! memcached-compatible server. So all these servers get the same bytes, and no library of another
+//! project hides parts of a reply. A [`Client`] is one connection. Its methods send one request at
+//! a time. For a command without a method, or to pipeline requests, the caller sends bytes and
+//! reads each [`Reply`]. There is no pooling, no retry and no key distribution.
 //!
 //! ```no_run
 //! use larder_client::{Client, Reply};

@@ -52,8 +52,8 @@ impl<R: Read> ReplyReader<R> {
     /// none.
     ///
     /// # Errors
-    /// Returns the errors of [`ReplyReader::line`]. Also returns [`Error::Protocol`] for a line
-    /// that is not of this protocol, and for a value without its line end.
+    /// Returns the errors of [`ReplyReader::line`]. Also returns [`Error::Protocol`] if the line is
+    /// no [`Reply`], or if no CR LF follows the value.
     pub fn reply(&mut self) -> Result<(Reply<'_>, &[u8])> {
         self.line()?;
         let line = self.line.strip_suffix(b"\r\n").unwrap_or_default();
@@ -79,8 +79,8 @@ impl<R: Read> ReplyReader<R> {
     }
 }
 
-/// Reads a value into the empty `value`. The buffer grows while the value arrives, so a wrong
-/// length does not take gigabytes.
+/// Reads a value of `length` bytes into the empty `value`. `value` grows only as bytes arrive, so a
+/// server that announces a wrong length cannot make the client allocate gigabytes.
 fn read_value(source: &mut impl BufRead, length: usize, value: &mut Vec<u8>) -> Result<()> {
     while value.len() < length + 2 {
         let bytes = match source.fill_buf() {

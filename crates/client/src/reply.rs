@@ -8,9 +8,9 @@ pub(crate) const LINE_MAX: usize = 64 * 1024;
 /// The longest value that a reply may announce, in bytes: the largest item size of memcached.
 const VALUE_MAX: u64 = 1 << 30;
 
-/// A line of a reply. After [`Reply::Value`], [`Reply::Stat`] and [`Reply::Prefix`], the reply
-/// continues with more lines. Any other line is the last one of its reply; if it announces a value,
-/// the value follows it.
+/// A line of a reply. A line that announces a value is followed by the value. After
+/// [`Reply::Value`], [`Reply::Stat`] and [`Reply::Prefix`], the reply continues with more lines.
+/// Any other line is the last line of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// `VALUE`: an item of a get. Its value follows, then further items or `END`.
@@ -67,11 +67,11 @@ pub enum Code {
     Miss,
     /// `NF`: another command found no item.
     NotFound,
-    /// `NS`: the mode of the command does not allow the write.
+    /// `NS`: nothing was stored. For example, an add found an item, or a rate limit is used up.
     NotStored,
     /// `EX`: the item has another cas id.
     Exists,
-    /// `MN`: all requests before the `mn` are answered.
+    /// `MN`, the reply to `mn`. The replies to all requests before the `mn` were sent before it.
     Noop,
     /// `ME`: the description of an item; its flags begin with the key.
     Debug,
@@ -82,19 +82,20 @@ pub enum Code {
 pub struct Flags<'a>(pub &'a [u8]);
 
 impl<'a> Flags<'a> {
-    /// Returns the text of the first flag with this letter.
+    /// Returns the text after the letter, in the first flag with this letter.
     pub fn get(self, letter: u8) -> Option<&'a [u8]> {
         self.0.split(|&byte| byte == b' ').find_map(|word| word.strip_prefix(&[letter]))
     }
 
-    /// Returns the number of the first flag with this letter.
+    /// Returns the text after the letter as a number, in the first flag with this letter.
     pub fn number(self, letter: u8) -> Option<u64> {
         number(self.get(letter)?)
     }
 }
 
 impl<'a> Reply<'a> {
-    /// Parses a line without its line end. Returns `None` if it is not of these protocols.
+    /// Parses a line without its line end. Returns `None` if the line does not belong to
+    /// memcached's text or meta protocol.
     #[inline(always)]
     pub fn parse(line: &'a [u8]) -> Option<Reply<'a>> {
         if let Some(rest) = line.strip_prefix(b"VALUE ") {
@@ -201,7 +202,7 @@ fn leading_number(text: &[u8]) -> Option<(u64, &[u8])> {
     (digits > 0).then(|| (number, &text[digits..]))
 }
 
-/// Describes bytes that are not of these protocols.
+/// Returns the error text for a line that is no [`Reply`], or a reply that must not come here.
 #[cold]
 pub(crate) fn unknown(line: &[u8]) -> String {
     let line = &line[..line.len().min(200)];
@@ -214,9 +215,9 @@ pub trait Sink {
     fn value(&mut self, key: &[u8], length: usize);
     /// Called with the next piece of the value.
     fn body(&mut self, offset: usize, piece: &[u8]);
-    /// Called when a reply of `values` values is complete. `reply` is the reply's last line. If a
-    /// meta reply has a value, its flags are not passed on. Each row of statistics counts as a
-    /// reply.
+    /// Called when a reply with `values` values is complete. `reply` is its last line. For a `VA`
+    /// line, the flags in `reply` are left out. The parser passes each line of statistics as a
+    /// reply of its own.
     fn reply(&mut self, reply: Reply<'_>, values: u32);
 }
 

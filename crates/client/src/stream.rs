@@ -37,7 +37,7 @@ impl Stream {
     /// Limits how long one read or write may block; `None` means forever.
     ///
     /// # Errors
-    /// Returns the operating system's error, also for a zero duration.
+    /// Returns `InvalidInput` for a duration of zero, and otherwise the operating system's error.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(timeout)?;
         self.set_write_timeout(timeout)
@@ -65,7 +65,7 @@ impl Stream {
         }
     }
 
-    /// Makes reads and writes return `WouldBlock` instead of waiting.
+    /// If `on`, reads and writes return `WouldBlock` instead of waiting. Otherwise they wait.
     ///
     /// # Errors
     /// Returns the operating system's error.
@@ -76,7 +76,8 @@ impl Stream {
         }
     }
 
-    /// Reads available bytes into `buffer`. Returns their number; 0 is the end of the connection.
+    /// Waits until bytes have arrived, and reads them into `buffer`. Returns their number; 0 is the
+    /// end of the connection.
     ///
     /// # Errors
     /// Returns the operating system's error.
@@ -87,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// Writes as many bytes as the socket takes. Returns their number.
+    /// Waits until the socket takes bytes, and writes as many as it takes. Returns their number.
     ///
     /// # Errors
     /// Returns the operating system's error.

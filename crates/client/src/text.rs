@@ -38,7 +38,8 @@ impl Client {
     /// Returns the item of `key`, if there is one.
     ///
     /// # Errors
-    /// Returns an [`Error`]; the other methods of this type return the same kinds.
+    /// Every method that sends a request returns an [`Error`] if the request cannot be sent, if the
+    /// server refuses it, or if the reply is missing or malformed.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Item>> {
         Ok(self.retrieve("get", &[key])?.pop())
     }
@@ -58,8 +59,8 @@ impl Client {
         self.retrieve("gets", keys)
     }
 
-    /// Returns an item and sets its expiry in the same request. `expiry` is in seconds, or a Unix
-    /// time if it is above 30 days; 0 means never.
+    /// Returns an item and sets its expiry in the same request. `expiry` is a number of seconds
+    /// from now. A number larger than 30 days is a Unix time, and 0 means never.
     pub fn gat(&mut self, key: &[u8], expiry: i64) -> Result<Option<Item>> {
         Ok(self.retrieve(&format!("gat {expiry}"), &[key])?.pop())
     }
@@ -140,7 +141,7 @@ impl Client {
         self.count("decr", key, by)
     }
 
-    /// Hides all items, at once or after `delay` seconds.
+    /// Removes all items, at once or after `delay` seconds.
     pub fn flush_all(&mut self, delay: Option<u32>) -> Result<()> {
         self.command("flush_all", delay)?;
         self.answer("flush_all", |reply| (reply == Reply::Ok).then_some(()))

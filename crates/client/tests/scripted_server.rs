@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use larder_client::{Address, Client, Code, Error, Flags, Options, Reply, Stored};
 
-/// Serves one connection. Reads each `request`, which must match, and sends its `reply`.
+/// Serves one connection. For each row of `script`, checks that the client sends exactly the row's
+/// request, and sends the row's reply in pieces of `piece` bytes.
 fn serve(mut stream: impl Read + Write, script: &[(&str, &str)], piece: usize) {
     for (request, reply) in script {
         let mut got = vec![0; request.len()];

@@ -18,11 +18,11 @@ use std::os::fd::BorrowedFd;
 ///   returned before the read began. A read may see any part of a write that overlaps it in time.
 /// - Once [`sync`](Device::sync) has returned `Ok`, every write that had *returned* when `sync` was
 ///   called is durable.
-/// - Until then a power loss may keep any part of a write, in any order, in pieces of a sector or
-///   less. The end of the process (`kill -9`) keeps the write but does not make it durable. A
-///   restarted process may read the write, but a power loss may still take it until a sync by that
-///   process covers it.
-/// - After a failed write, any part of its range may hold its bytes.
+/// - Until then a power loss may lose any part of a write and keep the rest, in pieces of a sector
+///   or less. It may lose an earlier write and keep a later one. The end of the process (`kill -9`)
+///   loses no write, but makes none durable. A restarted process may read the write, but a power
+///   loss may still take it until a sync by that process covers it.
+/// - A failed write may have written any part of its bytes.
 /// - After a failed sync, every write that it would have covered may be lost, now or later, **even
 ///   if a later sync succeeds**: the operating system drops pages that it could not write. The only
 ///   remedy is to write the bytes again, elsewhere, and sync that.
@@ -67,17 +67,18 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Some of these writes may not be durable and may never become so; see the promises above.
-    /// From then on, reads return what the device holds, not the lost writes. Otherwise a restart
-    /// would trust data that the operating system still caches and will never write. Only one call
-    /// of `sync`, on any thread, returns the error of a loss. So threads that share a device must
-    /// tell each other about a failed sync.
+    /// After the error, reads return the bytes that the device holds, not the lost writes. If they
+    /// returned the operating system's cached copy, a restart would trust data that is never
+    /// written. A loss is reported by a single call of `sync`: calls by other threads, and later
+    /// calls, may return `Ok`. So threads that share a device must tell each other about a failed
+    /// sync.
     fn sync(&self) -> io::Result<()>;
 
     /// Prepares a range so that later writes to it are as cheap as possible to
     /// [`sync`](Device::sync). A file system records the first write of a block in its metadata,
     /// and a sync waits for that record too. The caller must not need the old bytes of the range:
-    /// afterwards they are zeros or unchanged. No sync is needed before the range is written.
-    /// Returns the number of bytes that this call wrote.
+    /// afterwards they are zeros or unchanged. The caller may write to the range at once, without a
+    /// sync after this call. Returns the number of bytes that this call wrote.
     ///
     /// # Errors
     /// As [`write_at`](Device::write_at).
@@ -95,10 +96,11 @@ pub trait Device: Send + Sync + fmt::Debug {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Undoes a growth: shrinks the device to `size` bytes, a size that it had before. Nobody may
-    /// have used the bytes beyond `size`. After a failed [`sync`](Device::sync), a growth may be
-    /// lost although [`size`](Device::size) still includes it. A caller that undoes and repeats the
-    /// growth makes it durable with the next sync.
+    /// Undoes a growth: shrinks the device to `size` bytes, a size that it had before. The bytes
+    /// beyond `size` must be unused so far. This method exists for a failed [`sync`](Device::sync)
+    /// after a growth. A power loss may then take the growth back, although [`size`](Device::size)
+    /// includes it. So the caller undoes the growth and repeats it, and the next sync makes it
+    /// durable.
     ///
     /// # Errors
     /// The device may still have its old size; the caller must shrink it again before growing it.

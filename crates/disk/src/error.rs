@@ -53,18 +53,18 @@ pub enum OpenError {
         /// The requested size, in bytes.
         asked: u64,
     },
-    /// The requested size is below the smallest allowed one.
+    /// The requested size, or the capacity of the block device, is below the smallest allowed size.
     TooSmall {
         /// The file or block device.
         path: PathBuf,
-        /// The requested size, or the capacity of the block device, in bytes.
+        /// The size or capacity that is too small, in bytes.
         size: u64,
     },
     /// The file system has too little space.
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// The space that the file needs in addition to what it has, in bytes.
+        /// The free space that is needed, in bytes. An existing file's own space is not in it.
         needed: u64,
         /// The free space, in bytes.
         free: u64,
@@ -73,7 +73,7 @@ pub enum OpenError {
     Io {
         /// The file or block device.
         path: PathBuf,
-        /// The action that failed: "open", "lock".
+        /// The action that failed, as the verb of the message, such as "open" or "lock".
         action: &'static str,
         /// The operating system's error.
         source: io::Error,

@@ -1,14 +1,14 @@
 //! A file or a block device.
 //!
 //! Most writes go through the page cache; only large aligned writes may bypass it. `fdatasync`
-//! makes all of them durable, because it also flushes the drive's own cache. A short write is
-//! continued until it is complete. Opening takes several steps to prevent two failures: two
-//! processes use the same store, or a file loses its length or name in a power loss although its
-//! content survives.
+//! makes both kinds durable: it writes the cached pages and flushes the drive's own cache. If the
+//! kernel writes fewer bytes than asked, further calls write the rest. Opening a store locks it, so
+//! that no two processes use it. It also syncs the file and its directory, so that a power loss
+//! cannot take the file's length or name and leave its content.
 //!
 //! The kernel gets no read-ahead advice. With `POSIX_FADV_RANDOM`, single 4 KiB reads were no
-//! faster, because the kernel detects random reads itself. Reading whole segments from a cold cache
-//! took twice as long.
+//! faster, because the kernel detects random reads itself. Reads of whole segments from a cold
+//! cache took twice as long as without it.
 
 mod kernel;
 mod ring;
@@ -27,7 +27,7 @@ use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The name of the file if the path is a directory.
+/// The name of the store's file in a directory that is given as the store.
 pub const FILE_NAME: &str = "larder.store";
 
 /// The size of a new file if none is requested, in bytes.
@@ -35,7 +35,8 @@ pub const DEFAULT_SIZE: u64 = 1 << 30;
 /// Without a requested size, a new file takes at most 1/`SHARE_OF_FREE` of the free space.
 const SHARE_OF_FREE: u64 = 4;
 
-/// The smallest store, in bytes. The size that a store really needs depends on its segment size.
+/// The smallest size that this crate accepts, in bytes. Other crates may require more, depending on
+/// the segment size.
 pub(crate) const MIN_SIZE: u64 = 1 << 20;
 
 /// Sizes are multiples of this number of bytes.
@@ -61,7 +62,8 @@ pub struct FileDevice {
     direct: Option<(File, usize)>,
     /// True if the file system refused a large read or write that bypasses the page cache.
     refuses_direct: AtomicBool,
-    /// True if the file system records which blocks of preallocated space have been written.
+    /// True if the file system records which blocks of preallocated space have been written. Such a
+    /// record makes a sync slower; see [`Device::prepare`].
     notes_first_writes: bool,
     target: Target,
     size: Arc<AtomicU64>,
@@ -78,8 +80,8 @@ impl FileDevice {
     /// `size` is in bytes, rounded down to a multiple of 4096. A new file gets this size; without
     /// `size`, it gets [`DEFAULT_SIZE`], but at most a quarter of the free space in its file
     /// system. The space of a new file is allocated now, so that it cannot run out later. An
-    /// existing file grows if `size` is larger, and otherwise keeps its size. A block device is
-    /// used up to `size`, or entirely without it.
+    /// existing file grows if `size` is larger, and otherwise keeps its size. Of a block device,
+    /// the first `size` bytes are used; if `size` is `None`, all bytes are used.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -115,9 +117,9 @@ impl FileDevice {
     }
 
     /// Opens an existing file or block device for reading only, and changes nothing. This needs no
-    /// permission to write. The lock of a file is shared: several readers may have it at the same
-    /// time, but nothing can [`open`](FileDevice::open) the store meanwhile. Writes return an
-    /// error.
+    /// permission to write. Several callers may have the same file open for reading, but only one
+    /// the same block device. Meanwhile, [`open`](FileDevice::open) returns an error. Writes to the
+    /// returned device return an error.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -181,8 +183,9 @@ impl FileDevice {
         shrunk
     }
 
-    /// Returns the descriptor that bypasses the page cache, if `bytes` are aligned and at least
-    /// [`DIRECT`]. Bypassing the cache saves a copy.
+    /// Returns the descriptor that bypasses the page cache, if a read or write may use it. There
+    /// must be at least [`DIRECT`] bytes, and their address, number and `offset` must be aligned.
+    /// Bypassing the cache saves a copy.
     fn direct_for(&self, offset: u64, bytes: &[u8]) -> Option<&File> {
         let (direct, align) = self.direct.as_ref()?;
         let is_aligned = bytes.len().is_multiple_of(*align)
@@ -192,8 +195,9 @@ impl FileDevice {
         (bytes.len() >= DIRECT && is_aligned && !refused).then_some(direct)
     }
 
-    /// Returns the result of a direct read or write, or `None` if the file system refused its
-    /// alignment. Some file systems require a larger alignment than they report.
+    /// Checks `answer`, the result of a read or write that bypassed the page cache. Returns `None`
+    /// if the file system refused the alignment, and otherwise `answer`. Some file systems require
+    /// a larger alignment than they report.
     fn unless_refused(&self, answer: io::Result<()>) -> Option<io::Result<()>> {
         let refused =
             answer.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
@@ -267,7 +271,8 @@ impl Device for FileDevice {
         })
     }
 
-    /// Allocates the space of a file at once; a block device must already have it.
+    /// Allocates the space of the added bytes now, if this is a file. A block device must already
+    /// have at least `size` bytes.
     fn grow(&self, size: u64) -> io::Result<()> {
         self.grow_to(size).map_err(io::Error::other)
     }
@@ -339,7 +344,7 @@ impl PathInfo {
         Ok(PathInfo { path: target.path, head, length, identity: Some(identity) })
     }
 
-    /// Returns true if both lead to the same file or block device.
+    /// Returns true if both paths lead to the same file or block device.
     pub fn is_same(&self, other: &PathInfo) -> bool {
         match (self.identity, other.identity) {
             (Some(this), Some(other)) => this == other,
@@ -541,8 +546,8 @@ fn steps(length: u64, size: u64) -> impl Iterator<Item = Range<u64>> {
         .map(move |start| start..start.saturating_add(ALLOCATION_STEP).min(size))
 }
 
-/// Returns `wanted`, limited to the allowed share of free space; `None` if that is below the
-/// minimum.
+/// Returns the smaller of `wanted` and the allowed share of the free space. Returns `None` if the
+/// result would be below [`MIN_SIZE`].
 fn default_size(free: u64, wanted: u64) -> Option<u64> {
     let size = whole(wanted.min(free / SHARE_OF_FREE));
     (size >= MIN_SIZE).then_some(size)

@@ -12,8 +12,8 @@ const DECADES: usize = 8;
 /// The number of bounds.
 const BOUND_COUNT: usize = DECADES * DECADE.len() + 1;
 
-/// The upper bounds of the buckets. A last bucket has no bound. Neighbours differ by a factor of at
-/// most 1.67, which limits the error of a quantile.
+/// The upper bounds of all buckets except the last one, which has no bound. A bound is at most 1.67
+/// times the bound before it, which limits the error of a quantile.
 const BOUNDS: [u64; BOUND_COUNT] = bounds();
 
 const fn bounds() -> [u64; BOUND_COUNT] {
@@ -32,10 +32,10 @@ const fn bounds() -> [u64; BOUND_COUNT] {
 /// The number of buckets.
 const BUCKETS: usize = BOUND_COUNT + 1;
 
-/// Maps a value's exponent and the two bits after its leading bit to the bucket of the least value
-/// with this exponent and these bits. The largest such value is less than 1.25 times the least one,
-/// and neighbouring bounds differ by a larger factor. So every such value is in that bucket or the
-/// next one.
+/// Maps the position of a value's leading bit, and the two bits after it, to a bucket. Values with
+/// the same three bits at the same position form a range, and this is the bucket of the smallest
+/// value of the range. The largest value is less than 1.25 times the smallest, and adjacent bounds
+/// differ by a larger factor. So each value of the range is in this bucket or the next one.
 const FIRST_BUCKET: [u8; 256] = first_buckets();
 
 const fn first_buckets() -> [u8; 256] {
@@ -43,8 +43,8 @@ const fn first_buckets() -> [u8; 256] {
     let mut step = 0;
     while step < first.len() {
         let (exponent, bits) = (step / 4, step as u64 % 4);
-        // A value with an exponent below 2 has fewer than two further bits. It is far below the
-        // first bound.
+        // A value below 4 has fewer than two bits after its leading bit. It is far below the first
+        // bound.
         let least = if exponent < 2 { 0 } else { (4 + bits) << (exponent - 2) };
         let mut bucket = 0;
         while bucket < BOUND_COUNT && BOUNDS[bucket] < least {
@@ -142,8 +142,8 @@ impl Histogram {
         Some(read)
     }
 
-    /// Returns the buckets that are not empty: each bound, and the number of values that are at
-    /// most this bound and above the bound before it.
+    /// Returns the buckets that are not empty, as words `bound:count`. The count of a bound is the
+    /// number of values that are at most this bound and above the bound before it.
     pub fn buckets_text(&self) -> String {
         let bounds = BOUNDS.iter().map(u64::to_string).chain([UNBOUND.to_owned()]);
         let pairs = bounds.zip(&self.buckets).filter(|(_, count)| **count > 0);
@@ -158,13 +158,15 @@ impl Histogram {
         }
     }
 
-    /// Returns the values since `earlier`, or all values if the counts were reset since then.
+    /// Returns the histogram of the values that were recorded after `earlier` was read. If a count
+    /// is lower than in `earlier`, the counts were reset meanwhile: then returns all values.
     pub fn growth(&self, earlier: &Histogram) -> Histogram {
         let mut pairs = self.buckets.iter().zip(&earlier.buckets);
         if pairs.all(|(now, before)| now >= before) { self.since(earlier) } else { self.clone() }
     }
 
-    /// Returns the values since `earlier`.
+    /// Returns the histogram of the values that were recorded after `earlier` was read. The counts
+    /// must not have been reset since then.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
         Histogram { buckets, sum: self.sum.wrapping_sub(earlier.sum) }
@@ -197,15 +199,16 @@ impl Histogram {
         })
     }
 
-    /// Returns those of the bounds of [`Histogram::cumulative_by_few`] that are at least `least`.
+    /// Returns the bounds of [`Histogram::cumulative_by_few`] from `least` on.
     pub fn few_bounds(least: u64) -> impl Iterator<Item = u64> {
         let bounds: Vec<u64> =
             Histogram::default().cumulative_by_few().map(|(bound, _)| bound).collect();
         bounds.into_iter().filter(move |bound| *bound >= least)
     }
 
-    /// Returns the number of values up to each of the [few bounds](Histogram::few_bounds) and above
-    /// the bound before it. The last count is that of the values above the last bound.
+    /// Returns a count for each of the [few bounds](Histogram::few_bounds): the number of values
+    /// that are at most this bound and above the bound before it. The first count has no bound
+    /// before it. A last count follows, of the values above all bounds.
     pub fn counts_by_few(&self, least: u64) -> impl Iterator<Item = u64> {
         let few = self.cumulative_by_few().filter(move |(bound, _)| *bound >= least);
         let ends = few.map(|(_, cumulative)| cumulative).chain([self.count()]);
@@ -282,7 +285,8 @@ mod tests {
         let counts: Vec<u64> = recorder.read().counts_by_few(0).collect();
         assert_eq!((&counts[..4], counts.len()), (&[1, 3, 1, 0][..], few.len() + 1));
         assert_eq!(counts[few.len() - 1..], [1, 1]);
-        // With a least bound, the first count includes all values below the omitted bounds.
+        // The argument omits the bounds below 201. So the first count has all values up to the next
+        // bound, 500.
         assert_eq!(Histogram::few_bounds(201).next(), Some(500));
         assert_eq!(recorder.read().counts_by_few(201).next(), Some(5));
     }

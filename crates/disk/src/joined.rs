@@ -28,7 +28,8 @@ struct Part {
     device: Arc<dyn Device>,
     /// Offset on the device at which the range begins.
     start: u64,
-    /// The number of changes that have ended, such as writes, plus the number of failed syncs.
+    /// The number of writes and other changes of the part that have ended. A failed sync counts as
+    /// a change, because it may have lost writes.
     changes: AtomicU64,
     /// The number of `changes` that a successful sync has covered.
     covered: AtomicU64,
@@ -44,8 +45,9 @@ impl Part {
             true => self.device.write_directly(offset, bytes),
             false => self.device.write_at(offset, bytes),
         };
-        // The write is counted before this function returns. It is also counted after an error,
-        // because a failed write may have written a part of its bytes.
+        // The write is counted before this function returns, so a sync that the caller then begins
+        // is not skipped. A failed write is counted too, because it may have written a part of its
+        // bytes.
         self.changes.fetch_add(1, Ordering::AcqRel);
         written
     }
@@ -108,7 +110,7 @@ impl Joined {
         Joined { parts: [Part::new(first, 0), Part::new(second, start)], border }
     }
 
-    /// Returns the size of the second part's device for a total of `size` bytes.
+    /// Returns the size that the second part's device has when the joined device has `size` bytes.
     fn second_size(&self, size: u64) -> io::Result<u64> {
         let behind = size.checked_sub(self.border);
         let size = behind.and_then(|behind| behind.checked_add(self.parts[1].start));
@@ -197,13 +199,13 @@ impl Device for Joined {
 struct JoinedReads {
     queues: [Box<dyn ReadQueue>; 2],
     border: u64,
-    /// Offset on its device at which the second part begins.
+    /// Offset on the second part's device at which this part begins.
     start: u64,
 }
 
 impl ReadQueue for JoinedReads {
     fn push(&mut self, token: u64, offset: u64, len: usize) -> io::Result<()> {
-        // Each queue checks the end of its own device.
+        // Whether the read ends beyond the second device is not checked here: its queue checks it.
         match offset.checked_sub(self.border) {
             Some(behind) => self.queues[1].push(token, self.start.saturating_add(behind), len),
             None if offset + len as u64 <= self.border => self.queues[0].push(token, offset, len),

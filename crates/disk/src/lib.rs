@@ -1,8 +1,9 @@
 //! Storage for bytes: a file, a block device, or a simulated device, behind one trait.
 //!
-//! This crate does not interpret the bytes. Users of a [`Device`] may rely only on what its trait
-//! promises. [`SimDevice`] also does everything that a power loss or a failing device may do beyond
-//! these promises. A seed decides when, so that a test finds code that relies on more:
+//! This crate does not interpret the bytes. Users of a [`Device`] may rely only on the promises of
+//! its trait. A real device usually behaves better: for example, it rarely loses a write that was
+//! not synced. [`SimDevice`] fails and loses writes whenever the promises allow it and a seed
+//! decides it. So a test finds code that relies on more than the promises:
 //!
 //! ```
 //! use larder_disk::{Device, Failure, Fault, Operation, SimDevice, Stopped};

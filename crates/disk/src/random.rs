@@ -11,8 +11,9 @@ impl Random {
         Random(seed)
     }
 
-    /// Creates a generator for the part of a run that `path` names. A part that draws more numbers
-    /// does not change the numbers of other parts.
+    /// Creates a generator for one part of a run with the seed `seed`. The numbers of `path`
+    /// identify the part. Each part has a generator of its own, so if one part draws more numbers
+    /// than before, the numbers of the other parts stay the same.
     pub fn part(seed: u64, path: &[u64]) -> Random {
         let mut random = Random(seed);
         for step in path {
@@ -55,7 +56,7 @@ impl Random {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Returns true once in `n` times.
+    /// Returns true with the probability 1/`n`.
     ///
     /// # Panics
     /// If `n` is 0.
@@ -63,7 +64,7 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Returns true in `percent` of 100 cases.
+    /// Returns true with a probability of `percent` per cent.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

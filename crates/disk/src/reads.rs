@@ -30,10 +30,12 @@ pub trait ReadQueue: Send + fmt::Debug {
 const PAGE: usize = 4096;
 /// With at least this many reads in flight, the next one is expected to end at any moment.
 const MANY: usize = 16;
-/// The number of polls that each ended read allows. A poll takes well below half a microsecond.
+/// The number of polls that each ended read adds to a [`PollBudget`]. A poll takes well below half
+/// a microsecond.
 const POLLS_PER_READ: u32 = 64;
-/// The largest number of polls without an ended read. This number covers the gaps of a device that
-/// completes reads in batches.
+/// The largest [`PollBudget`]: the number of polls without an ended read after which the thread
+/// blocks. It is large enough for the time between two batches of a device that completes reads in
+/// batches.
 const MAX_POLLS: u32 = 2000;
 
 /// Decides whether a thread without work polls for ended reads instead of blocking in the kernel.
@@ -58,9 +60,9 @@ impl PollBudget {
     }
 }
 
-/// Bytes that were read. The memory begins at an offset that suits the device, so the requested
-/// bytes may be only a part of it. Bytes at a device offset that is a multiple of 8 have an address
-/// that is a multiple of 8.
+/// Bytes that were read from a device. Some reads must begin and end at multiples of the device's
+/// alignment, so the buffer may have more bytes than were requested. Bytes at a device offset that
+/// is a multiple of 8 have an address that is a multiple of 8.
 pub struct ReadBuffer {
     memory: NonNull<u8>,
     layout: Layout,
@@ -73,8 +75,8 @@ unsafe impl Send for ReadBuffer {}
 // SAFETY: shared access only reads the memory.
 unsafe impl Sync for ReadBuffer {}
 
-/// Returns the alignment with which `size` bytes span as few pages as possible. Each page costs the
-/// kernel a lookup.
+/// Returns an alignment for `size` bytes that is at least `align`. If `size` is at most a page, the
+/// bytes lie in a single page, because each further page costs the kernel a lookup.
 fn within_page(size: usize, align: usize) -> usize {
     if size <= PAGE { align.max(size.next_power_of_two()) } else { align }
 }

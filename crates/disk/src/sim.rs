@@ -25,13 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A simulated device. Use it as `Arc<SimDevice>`: the store uses one clone as `Arc<dyn Device>`,
-/// and the test plans faults and takes images with the other.
+/// A simulated device. Use it as `Arc<SimDevice>`: the store uses one clone as `Arc<dyn Device>`.
+/// With the other clone, the test plans faults and copies the device as it is after a crash.
 pub struct SimDevice {
-    /// Changed only under the lock of `state`.
+    /// Read without a lock, but changed only under the lock of `state`.
     size: AtomicU64,
     state: Mutex<State>,
-    /// Notified when a call is held and when calls are released.
+    /// Notified when a call begins to wait because of [`SimDevice::hold`], and when waiting calls
+    /// are released.
     changed: Condvar,
 }
 
@@ -48,7 +49,7 @@ struct State {
     stop_at: Option<u64>,
     stopped: bool,
     held: Option<Operation>,
-    /// The number of calls held since `hold`.
+    /// The number of calls that wait for [`SimDevice::release`].
     waiting: u32,
     /// The number of releases. A held call continues when this number changes, even if the next
     /// `hold` comes before the call wakes up.
@@ -105,10 +106,11 @@ impl SimDevice {
         SimDevice { size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Returns the device as a new machine finds it after a power loss now. Everything that
-    /// completed syncs covered is there. Each sector of every other write is kept, lost or torn as
-    /// `seed` decides, in any order. The new device has no faults, its counts begin at 0, and all
-    /// its content is durable. This device is unchanged, so a test can try many seeds on one state.
+    /// Returns the device as a new machine finds it after a power loss now. It has all writes that
+    /// completed syncs covered. Of all other writes, `seed` decides for each sector whether it is
+    /// kept, lost or torn; a later write may be kept and an earlier one lost. The new device has no
+    /// faults, its counts begin at 0, and all its content is durable. This device is unchanged, so
+    /// a test can try many seeds on one state.
     pub fn crash(&self, seed: u64) -> SimDevice {
         let mut random = Random::new(seed);
         let state = self.state();
@@ -144,7 +146,7 @@ impl SimDevice {
         self.state().faults.push(fault);
     }
 
-    /// Removes all planned faults: the device works again. Their effects remain.
+    /// Removes all planned faults: the device works again. The effects of earlier faults remain.
     pub fn mend(&self) {
         self.state().faults.clear();
     }
@@ -156,10 +158,11 @@ impl SimDevice {
         self.state().bad.push(range);
     }
 
-    /// Stops the machine during the `change`-th write or sync, counted together from 1 since the
-    /// device was made ([`Counts::changes`]). That call and all later ones, including reads, fail
-    /// with [`Stopped`]. A stopped write may have written any part, un-synced. A stopped sync has
-    /// covered nothing.
+    /// Stops the machine during the write or sync with the number `change`. The device counts its
+    /// writes and syncs together ([`Counts::changes`]), and the first one has the number 1. That
+    /// call and all later ones, including reads, fail with [`Stopped`]. If the call is a write, it
+    /// may have written any part of its bytes, which are not synced. If it is a sync, it covers no
+    /// writes.
     pub fn stop_at(&self, change: u64) {
         self.state().stop_at = Some(change);
     }
@@ -218,7 +221,8 @@ impl SimDevice {
         self.state().cache.unsynced_sectors()
     }
 
-    /// Reads bytes. The read is neither counted nor held, and it cannot fail.
+    /// Reads bytes. This read cannot fail, does not wait for [`release`](SimDevice::release), and
+    /// is not in [`counts`](SimDevice::counts).
     ///
     /// # Panics
     /// If the range does not lie inside the device.
@@ -241,7 +245,7 @@ impl SimDevice {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while calls of this kind are held.
+    /// If calls of this kind are held, waits until they are released.
     fn enter<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -345,8 +349,8 @@ impl Device for SimDevice {
         self.write_at(offset, &vec![0; length]).map(|()| length)
     }
 
-    /// Counts as a write. A failed call has not grown the device. If the machine stops during the
-    /// call, the device may have grown.
+    /// This call counts as a write. If it fails because of a fault, the device has not grown. If
+    /// the machine stops during the call, the device may have grown.
     fn grow(&self, size: u64) -> io::Result<()> {
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;
@@ -370,7 +374,8 @@ impl Device for SimDevice {
         }
     }
 
-    /// Counts as a write. If the call fails or the machine stops during it, nothing has changed.
+    /// This call counts as a write. If it fails or the machine stops during it, nothing has
+    /// changed.
     fn shrink(&self, size: u64) -> io::Result<()> {
         let mut guard = self.enter(self.state(), Operation::Write);
         let state = &mut *guard;

@@ -1,6 +1,6 @@
 //! Memory of completed reads, which each thread keeps for its next reads. Reads of records need
-//! aligned buffers of the same few sizes again and again. An allocator would have to cut each
-//! buffer out of a larger block.
+//! aligned buffers of the same few sizes again and again. To align a buffer, a general allocator
+//! cuts it out of a larger block, each time anew.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -74,8 +74,8 @@ pub(crate) fn take(layout: Layout) -> NonNull<u8> {
 /// # Safety
 /// `memory` came from [`take`] with the same layout and is no longer used.
 pub(crate) unsafe fn give(memory: NonNull<u8>, layout: Layout) {
-    // When a thread ends, `SPARE` may be dropped before the last buffers. Their memory is then
-    // freed.
+    // When a thread ends, `SPARE` may be dropped before the thread's last buffers. The memory of
+    // these buffers is freed.
     let kept = SPARE.try_with(|spare| spare.borrow_mut().give(memory, layout));
     if kept != Ok(true) {
         // SAFETY: the caller guarantees that the memory came from `take` with this layout and is

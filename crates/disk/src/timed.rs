@@ -3,7 +3,7 @@
 //!
 //! Many threads may read through [queues](Device::read_queue) of their own at the highest rates, so
 //! the queues are spread over several recorders. All other calls of a device share one recorder per
-//! kind: such a call takes far longer than a locked instruction.
+//! kind. Such a call takes far longer than the locked instruction that adds its time.
 
 use crate::{Device, Histogram, ReadBuffer, ReadQueue, Recorder};
 use std::fmt;
@@ -30,15 +30,15 @@ impl fmt::Debug for MonotonicClock {
 }
 
 /// The number of recorders that the read queues of a device share. With 64 threads, eight threads
-/// share a recorder and its cache lines. Each thread writes to them far less than a million times a
-/// second.
+/// share a recorder and its cache lines. That costs little, because each thread writes to its
+/// recorder far less than a million times a second.
 const SHARES: usize = 8;
 
 /// The durations of the reads, writes and syncs of one device.
 #[derive(Debug, Default)]
 pub struct DeviceTimes {
     queued_reads: [Aligned; SHARES],
-    /// The number of read queues so far.
+    /// The number of read queues created so far. It chooses the recorder of the next queue.
     queues: AtomicUsize,
     /// Synchronous reads, for which the calling thread waits.
     reads: Recorder,
@@ -58,8 +58,9 @@ struct Aligned(Recorder);
 /// The times of a device at one moment, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceHistograms {
-    /// Reads of any length. The time of a queued read begins when the first read of its submission
-    /// is added. It ends when the thread of the queue finds that the read has ended.
+    /// Reads of any length. Reads that are submitted together share one reading of the clock, so
+    /// each of them is timed from the moment when the first of them is added. The time ends when
+    /// the thread of the queue finds that the read has ended.
     pub read: Histogram,
     /// Writes of any length. Many of them end in memory of the operating system, which a sync then
     /// writes to the device.
@@ -91,7 +92,7 @@ impl Timed {
         Timed { device, clock, times: Arc::default() }
     }
 
-    /// Returns the times of the device. Recording continues.
+    /// Returns the recorders of this device. They also record the calls that follow.
     pub fn times(&self) -> &Arc<DeviceTimes> {
         &self.times
     }
@@ -174,8 +175,9 @@ struct TimedReads {
 /// places.
 #[derive(Debug, Default)]
 struct PendingReads {
-    /// The caller's token of each read, and its beginning in nanoseconds.
+    /// For each read, the caller's token and the time at which the read began, in nanoseconds.
     places: Vec<(u64, u64)>,
+    /// Indexes in `places` that belong to no read.
     free: Vec<usize>,
 }
 
@@ -340,7 +342,8 @@ mod tests {
         let mut queue = timed.read_queue(event.as_fd()).unwrap();
         let mut other = timed.read_queue(event.as_fd()).unwrap();
         let mut tokens = Vec::new();
-        // Tokens of the caller may be any numbers, and a refused read leaves nothing behind.
+        // The caller's tokens may be any numbers, also equal ones. A refused read has no effect on
+        // the others.
         for (at, token) in [(1, 700), (2, 700), (5, u64::MAX)] {
             time.store(at, Relaxed);
             assert!(queue.push(9, u64::MAX, 8).is_err());

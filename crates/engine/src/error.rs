@@ -9,12 +9,12 @@ use std::io;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The memory is too small for any engine.
+    /// The memory limit is too small, even for an engine without items.
     MemoryTooSmall {
         /// The smallest sufficient memory, in bytes.
         minimum: u64,
     },
-    /// A running engine cannot be given this much memory.
+    /// The requested memory limit is more than four times the limit at the start of the engine.
     MemoryTooLarge {
         /// The largest possible memory, in bytes.
         maximum: u64,
@@ -64,7 +64,7 @@ pub enum StoreError {
     Device(io::Error),
     /// The device holds no store that this program can use.
     Superblock(SuperblockError),
-    /// The device is too small.
+    /// The device is too small for a store, or for use as a lower device.
     TooSmall {
         /// The smallest sufficient size, in bytes.
         minimum: u64,
@@ -79,7 +79,8 @@ pub enum StoreError {
         /// A lower bound of the number of damaged records.
         records: u64,
     },
-    /// Nearly all version numbers are used up, after millions of crashes.
+    /// Nearly all seqs are used up. A start after a crash skips the rest of the lease, so this
+    /// needs millions of crashes.
     VersionsUsedUp,
     /// Memory cannot hold the index of the store.
     IndexTooLarge {
@@ -117,7 +118,8 @@ pub enum StoreError {
     },
     /// The store has a lower device, and none was given.
     LowerMissing,
-    /// The given lower device does not belong to this lane, and cannot be added to it.
+    /// The given lower device neither belongs to the lane for which it was given nor can be added
+    /// to this lane.
     Lower {
         /// The device's name.
         name: String,

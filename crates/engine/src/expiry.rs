@@ -22,7 +22,8 @@ impl Expiry {
     /// The item has already expired.
     pub const PAST: Expiry = Expiry(1);
 
-    /// Creates an expiry: the item is gone when the clock reaches `seconds`.
+    /// Creates an expiry: the item is gone when the clock reaches `seconds`. The time 0 becomes 1,
+    /// because 0 stands for never.
     pub fn at(seconds: UnixSeconds) -> Self {
         Expiry(seconds.max(1))
     }

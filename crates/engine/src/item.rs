@@ -6,7 +6,7 @@ use crate::{Expiry, UnixSeconds};
 use larder_log::{Address, Fields, Pin, Record, RecordId};
 use std::sync::Arc;
 
-/// An item in RAM, readable until its session ticks.
+/// An item in RAM. It is readable until the next tick of the session that found it.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     record: Record<'a>,
@@ -49,13 +49,13 @@ impl<'a> Listed<'a> {
         self.0.expiry()
     }
 
-    /// Returns true if the item has been read.
+    /// Returns true if clients have read the item since it was stored (the meta flag `h`).
     pub fn hit_before(&self) -> bool {
         self.0.hit_before()
     }
 
-    /// Returns an estimate of the time of the last use: the second at which the item's segment was
-    /// opened.
+    /// Returns the second at which the item's segment was opened, as an estimate of the item's last
+    /// use. Larder does not note the times of reads.
     pub fn last_access(&self) -> UnixSeconds {
         self.0.last_access()
     }
@@ -74,9 +74,9 @@ pub(crate) struct ItemHandle {
     pub(crate) id: RecordId,
 }
 
-/// A value, or the rest of one, that stays readable even if its item is overwritten, deleted or
-/// evicted. Values that only readers keep alive take a bounded share of memory. Beyond that share,
-/// the least recently read value is dropped.
+/// The bytes of a value from some offset on. They stay readable even if the item is overwritten,
+/// deleted or evicted. But values whose items are gone take at most a fixed share of memory. When
+/// that share is full, Larder drops the value whose last [`KeptValue::read`] is the oldest.
 #[derive(Debug)]
 pub struct KeptValue {
     // Declared before the lane, because fields are dropped in order and the pin may point into the
@@ -99,7 +99,8 @@ impl<'a> Item<'a> {
         Item { record, slot, lane }
     }
 
-    /// Returns the item with the read frequency of `slot`.
+    /// Returns this item with the read frequency of `slot`. If a read has written a new version,
+    /// `slot` is the old version's slot, which shows whether the item had been read before.
     pub(crate) fn with_frequency_of(self, slot: Slot) -> Self {
         Item { slot: self.slot.with_frequency(slot.frequency()), ..self }
     }
@@ -148,18 +149,18 @@ impl<'a> Item<'a> {
         Expiry::from_raw(self.record.expiry())
     }
 
-    /// Returns true if meta `I` marked the item stale.
+    /// Returns true if a meta command with the flag `I` has marked the item as stale.
     pub fn is_stale(&self) -> bool {
         self.record.is_stale()
     }
 
-    /// Returns true if the item had been read before this read (meta `h`).
+    /// Returns true if the item had been read before the read that returned it (the meta flag `h`).
     pub fn hit_before(&self) -> bool {
         self.slot.frequency() > u8::from(self.record.inherits_reads())
     }
 
-    /// Returns an estimate of the time of the last use: the second at which the item's segment was
-    /// opened (meta `l`).
+    /// Returns the second at which the item's segment was opened, as an estimate of the item's last
+    /// use (the meta flag `l`). Larder does not note the times of reads.
     pub fn last_access(&self) -> UnixSeconds {
         self.lane.log.segment(self.slot.address().segment()).born()
     }

@@ -39,8 +39,8 @@ impl<'a> Key<'a> {
         self.bytes
     }
 
-    /// Returns a part of the key's hash. A list can recognize the key by this part without storing
-    /// the key.
+    /// Returns a part of the key's hash. By this part, a list of requests, such as that of the slow
+    /// commands, shows which requests had the same key without storing the key.
     #[inline]
     pub fn secret_hash(&self) -> SecretHash {
         SecretHash(NonZeroU64::MIN | self.lo)
@@ -64,8 +64,9 @@ impl<'a> Key<'a> {
         stripe << POSITION_BITS | self.position()
     }
 
-    /// Returns 44 bits of the hash that distinguish the key from other keys at its position. These
-    /// bits are among the 96 bits that identify keys on a device.
+    /// Returns 44 bits of the hash that distinguish the key from other keys at its position. A key
+    /// that [`Key::of_hash`] created has them too, because they are among the 96 bits of a
+    /// `KeyHash`.
     #[inline]
     pub(crate) fn beyond_position(&self) -> u64 {
         const LOW: u32 = 12;
@@ -84,8 +85,8 @@ impl<'a> Key<'a> {
         self.hint = number as u8 + 1;
     }
 
-    /// Returns a fingerprint of this version of the key. Different versions of a key, and versions
-    /// of different keys, very probably have different fingerprints. A fingerprint is never 0.
+    /// Returns a fingerprint of the key and `version`. Different versions of a key, and versions of
+    /// different keys, very probably have different fingerprints. A fingerprint is never 0.
     pub(crate) fn fingerprint(&self, version: u64) -> u64 {
         (self.lo ^ self.hi.rotate_left(32) ^ version.wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1
     }

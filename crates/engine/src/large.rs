@@ -14,8 +14,8 @@ const HEADROOM: usize = (HEADER + 16 + MAX_KEY + JUMBO_HEADROOM).next_multiple_o
 /// store.
 const FOOTROOM: usize = 8 + JUMBO_FOOTROOM;
 
-/// The smallest charge, in bytes; only the last charge of a value may be smaller. A value is
-/// charged step by step while it arrives, not as a whole when it is announced.
+/// The smallest amount, in bytes, by which the charge of a value to the budget grows. The charge
+/// grows in such steps while the value arrives; only the last step may be smaller.
 const STEP: usize = 256 << 10;
 
 /// Memory of a large value while its bytes arrive. The budget is charged for the pages that are
@@ -38,8 +38,9 @@ impl LargeValue {
         Some(LargeValue { mapping, len, charged: 0, waits: false, budget: Arc::clone(budget) })
     }
 
-    /// Charges all of the value's memory. On failure the budget keeps the reservation, because the
-    /// caller repeats its call with a new `LargeValue`.
+    /// Charges all of the value's memory. If that fails, this value is dropped, but its reservation
+    /// in the budget stays. The caller will try again with a new `LargeValue`, which uses the
+    /// reservation.
     pub(crate) fn charged(mut self) -> Option<Self> {
         if !self.charge(self.len) {
             self.waits = false;
@@ -96,8 +97,8 @@ impl LargeValue {
         Arc::ptr_eq(&self.budget, budget)
     }
 
-    /// Moves the charge to this budget, because a value may be begun for one lane and adopted by
-    /// another.
+    /// Moves the value's charge to `budget`. A lane calls this when it adopts a value that was
+    /// begun for another lane.
     pub(crate) fn charge_to(&mut self, budget: &Arc<Budget>) {
         if !Arc::ptr_eq(&self.budget, budget) {
             budget.charge(self.charged);
@@ -113,8 +114,8 @@ impl LargeValue {
         // unaligned. The log needs no alignment.
         debug_assert!(head + JUMBO_HEADROOM <= HEADROOM);
         let mapping = self.mapping.take()?;
-        // The whole mapping must be charged from now on, because the segment will release the
-        // charge of the whole mapping.
+        // Charges the rest of the mapping too, because the segment that adopts the mapping later
+        // releases a charge of its full length.
         self.budget.charge(mapping.len() as u64 - std::mem::take(&mut self.charged));
         Some((mapping, HEADROOM - head))
     }
@@ -126,8 +127,8 @@ impl Drop for LargeValue {
             self.budget.release(self.charged);
         }
         if self.waits {
-            // This also clears the reservations of other waiting calls. Those calls renew their
-            // reservations when they are woken.
+            // `unwant` also clears the reservations of other calls. Nothing is lost: these calls
+            // are repeated when the cleaner wakes their sessions, and then reserve again.
             self.budget.unwant();
         }
     }

@@ -11,8 +11,9 @@ pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Parses a text of digits only that is too short to overflow. The numbers that Larder writes are
-/// of this form until padding or a 20th digit makes them longer.
+/// Parses a text of digits only that is too short to overflow. Most numbers that Larder writes have
+/// this form. The exceptions have 20 digits, or spaces after the digits, as memcached adds to a
+/// number that became shorter.
 #[inline]
 fn parse_digits(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > NEVER_OVERFLOWS {

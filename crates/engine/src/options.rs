@@ -28,7 +28,7 @@ pub struct Options {
     /// one lane for each device.
     pub lanes: usize,
     /// The store that keeps items beyond memory and across restarts; `None` for memory only. An
-    /// existing store uses the hash seed that it was created with.
+    /// existing store keeps the hash seed that it was created with, and `hash_seed` is ignored.
     pub store: Option<StoreOptions>,
 }
 

@@ -19,8 +19,9 @@ pub enum CommitState {
     Durable,
     /// The commit has not ended yet.
     Pending,
-    /// The commit failed. In sync mode, the change was undone. In async mode, where answers wait
-    /// only while a commit is overdue, the change stays and becomes durable with a later commit.
+    /// The commit failed. In sync mode, the change was undone. In async mode, the change stays and
+    /// becomes durable with a later commit. (Answers wait for a commit in async mode only while a
+    /// commit is overdue.)
     Failed,
 }
 
@@ -42,8 +43,8 @@ pub enum Outcome<T> {
     /// Finished; the answer may be sent.
     Ready(T),
     /// Finished, but the answer must be held back until
-    /// [`commit_state`](crate::Session::commit_state) returns [`CommitState::Durable`] for the
-    /// point.
+    /// [`commit_state`](crate::Session::commit_state) returns [`CommitState::Durable`] for this
+    /// [`CommitPoint`].
     AfterCommit(T, CommitPoint),
     /// Nothing was done, because the record is being read into memory. Repeat the call after the
     /// session's waker was woken.
@@ -51,7 +52,8 @@ pub enum Outcome<T> {
     /// Nothing was done, because memory is full and being reclaimed, or because the key is moving
     /// between lanes. Repeat the call after the session's waker was woken.
     NeedsSpace,
-    /// Nothing was done, and waiting would not change that.
+    /// Nothing was done, and the caller cannot wait: the session's waker is not woken when a
+    /// repeated call would succeed.
     Refused(Refusal),
 }
 

@@ -1,10 +1,11 @@
-//! Hash maps from record identifiers or segment numbers.
+//! Hash maps whose keys are numbers that Larder assigned, such as a
+//! [`RecordId`](larder_log::RecordId) or a segment number.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A fast hash function for record identifiers and segment numbers. It need not resist attacks,
-/// because clients do not choose these numbers.
+/// A fast hash function for the keys of a [`RecordMap`]. It need not resist attacks, because
+/// clients do not choose these numbers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordHasher(u64);
 
@@ -18,8 +19,10 @@ impl Hasher for RecordHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Only the product's high bits depend on all input bits. The hash table uses the lowest and
-        // the highest bits of a hash, so the rotation moves the high bits to the low end.
+        // A bit of the product depends on no input bit above it, so the product's high bits are the
+        // best mixed. The rotation moves them to the low end, because the hash table finds the
+        // bucket by the lowest bits of a hash. It also uses the highest bits, which then come from
+        // the product's middle.
         self.0 = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 
@@ -28,5 +31,5 @@ impl Hasher for RecordHasher {
     }
 }
 
-/// A map whose keys are record identifiers or segment numbers.
+/// A map whose keys are `RecordId`s, segment numbers or numbers of reads.
 pub(crate) type RecordMap<K, V> = HashMap<K, V, BuildHasherDefault<RecordHasher>>;

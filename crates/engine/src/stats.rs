@@ -48,15 +48,16 @@ counters! {
     get_hits,
     /// Look-ups that found no item.
     get_misses,
-    /// Look-ups that found an expired item. They also count in `get_misses`, or in `get_hits` if
-    /// the call created the item anew.
+    /// Look-ups that found an expired item. They also count in `get_misses`. If the call then
+    /// created the item, they count in `get_hits` instead, because memcached counts such a call as
+    /// a hit.
     get_expired,
     /// Touches that found an item.
     touch_hits,
     /// Touches that found no item.
     touch_misses,
-    /// Items on a device that could not be read. Calls treat such an item as evicted. A scan omits
-    /// it, and every scan counts it again.
+    /// Items that could not be read from their device. Calls treat such an item as evicted. A scan
+    /// omits it, and every scan counts it again.
     unreadable,
     /// Records read from a device for a call.
     flash_reads,
@@ -68,24 +69,25 @@ counters! {
     delete_hits,
     /// Deletes that found no item, or an item with another cas id than the given one.
     delete_misses,
-    /// Increments that found an item.
+    /// Increments that changed a number.
     incr_hits,
-    /// Increments that found no item.
+    /// Increments that found no item and created none.
     incr_misses,
     /// Changes of counters and limiters made in place.
     counted_in_place,
-    /// Changes of counters and limiters that wrote a new record. Creating a limiter counts;
-    /// creating a counter does not.
+    /// Changes of counters and limiters that wrote a new record. New limiters count here, but new
+    /// counters count in `total_items`.
     counted_anew,
-    /// Requests for units of a rate limit that were allowed.
+    /// Allowed requests for units of a rate limit.
     taken,
-    /// Requests for units of a rate limit that were refused.
+    /// Refused requests for units of a rate limit.
     refused,
-    /// Limiters that were evicted while they had used units.
+    /// Evicted limiters of which some units were still in use, so that their keys got these units
+    /// back early.
     evicted_limiters,
-    /// Decrements that found an item.
+    /// Decrements that changed a number.
     decr_hits,
-    /// Decrements that found no item.
+    /// Decrements that found no item and created none.
     decr_misses,
     /// Compare-and-set writes that matched.
     cas_hits,
@@ -93,7 +95,8 @@ counters! {
     cas_misses,
     /// Compare-and-set writes that found another cas id.
     cas_badval,
-    /// Versions written by stores, and items created by commands that create a missing item.
+    /// Records that sets, adds, appends and other store commands wrote, and items that other
+    /// commands created because the key had none. New limiters do not count.
     total_items,
     /// Live items evicted to make room for others.
     evictions,
@@ -103,7 +106,7 @@ counters! {
     expired,
     /// Expired items that were never read.
     expired_unfetched,
-    /// Writes refused because memory was full.
+    /// Writes refused because memory or the store had no room for them.
     store_no_memory,
     /// Writes refused because the item was too large.
     store_too_large,
@@ -113,18 +116,20 @@ counters! {
     moved_bytes,
     /// Segments that the cleaner emptied by moving or removing their live records.
     cleaned_segments,
-    /// The part of `cleaned_segments` from which S3-FIFO evicted items, or whose items had all
+    /// Those of `cleaned_segments` from which S3-FIFO evicted items, or whose items had all
     /// expired.
     evicted_segments,
     /// Bytes of records in `cleaned_segments`, dead ones included.
     cleaned_bytes,
-    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records. If
-    /// an earlier walk of the segment ran out of space, the records that it moved count as dead.
+    /// The part of `cleaned_bytes` that was alive: the cleaner moved or removed these records. The
+    /// cleaner may walk a segment twice, because its first walk ran out of space. The records that
+    /// the first walk moved count as dead.
     cleaned_live_bytes,
     /// Segments that the cleaner emptied without reading their records, because none was alive.
     dead_segments,
-    /// Segments whose items the cleaner moved to the lower device. Recently read items stay on the
-    /// fast device.
+    /// Segments that the cleaner emptied to free a place on the fast device. It moved their items
+    /// to the lower device, except for some recently read ones, which it moved within the fast
+    /// device.
     cooled_segments,
     /// Bytes of all records that calls wrote, tombstones included.
     written_bytes,
@@ -170,7 +175,8 @@ stats! {
     items: sum,
     /// Bytes of live records: headers, keys, values.
     item_bytes: sum,
-    /// The part of `item_bytes` that is only on a device and must be read from there.
+    /// The part of `item_bytes` in segments without a frame. Reading such a record takes a read of
+    /// its device, unless the record is one of `copies`.
     flash_item_bytes: sum,
     /// The memory limit (`--memory`), in bytes.
     memory_limit: sum,
@@ -182,15 +188,15 @@ stats! {
     index_slots: sum,
     /// The largest number of bytes that the slots of the index may take; 0 without a store.
     index_limit: sum,
-    /// Older slots: slots that a set replaced without reading their record. Some of them may lead
-    /// to current items of other keys. `items` counts such an item only once its record has been
-    /// compared.
+    /// Older slots: slots whose record a set has superseded without reading it. The set knows only
+    /// that the slot has its key's tag, so the record may be the current item of another key.
+    /// `items` counts no older slot until Larder has read the record and compared its key.
     older_slots: sum,
     /// Bytes of RAM of frames, including jumbo ones.
     frame_bytes: sum,
-    /// Copies in memory of items whose segments are only on a device.
+    /// Copies in memory of records whose segments have no frame.
     copies: sum,
-    /// The part of `frame_bytes` that holds copies.
+    /// The part of `frame_bytes` in frames that hold copies instead of a segment.
     copy_bytes: sum,
     /// Bytes of RAM of connection buffers. All lanes share them.
     buffer_bytes: shared,
@@ -213,7 +219,7 @@ stats! {
     device_written_bytes: sum,
     /// The part of `device_written_bytes` that is dead maps.
     map_written_bytes: sum,
-    /// Bytes of records in those segments of the store that were freed since the start or the last
+    /// Bytes of the records in segments of the store that Larder freed since the start or the last
     /// reset.
     freed_bytes: sum,
     /// Emptied segments whose places are not free yet.
@@ -228,7 +234,7 @@ stats! {
     segment_read_bytes: sum,
     /// Retired places: places of the store that could not be read and are not used again.
     bad_places: sum,
-    /// Bytes that a crash would lose.
+    /// Bytes of appended records that are not durable: a crash of the machine would lose them.
     unsynced_bytes: sum,
     /// The largest possible age of `unsynced_bytes`, in milliseconds.
     unsynced_ms: u64::max,

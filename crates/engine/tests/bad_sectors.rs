@@ -108,8 +108,8 @@ impl Machine {
         (there, gone, errors)
     }
 
-    /// As [`Machine::count`], for keys written in that round or, if that was refused, in an earlier
-    /// one.
+    /// Does the same as [`Machine::count`], but also accepts the values of earlier rounds. A set of
+    /// `round` may have been refused, and its key then keeps its earlier value.
     fn count_last(&mut self, keys: Range<u32>, round: u32) -> (u32, u32, u32) {
         let mut counts = (0, 0, 0);
         for key in keys {
@@ -155,7 +155,8 @@ impl Machine {
         self.superblock().geometry
     }
 
-    /// Returns the headers of the store's places in order; some places may be free.
+    /// Returns the headers that can be decoded, in the order of their places. Free places may still
+    /// have a header too.
     fn headers(&self) -> impl Iterator<Item = Header> {
         let (geometry, identity) = (self.geometry(), self.superblock().identity());
         (1..=geometry.segment_count()).filter_map(move |number| {
@@ -193,8 +194,8 @@ impl Machine {
 /// The largest number of records that the bad range touches.
 const LOST: u32 = (512 << 10) / (VALUE as u32) + 9 * 2;
 
-/// Sets must keep succeeding while the whole store is overwritten several times, also after a
-/// crash. Each time, the writes reach the bad range.
+/// Overwrites the whole store several times with sets, and crashes in between. The writes reach the
+/// bad range each time the store is overwritten, and all sets must succeed.
 #[test]
 fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     for durability in [Durability::Async, Durability::Sync] {
@@ -246,13 +247,13 @@ fn only_large_values_in_the_bad_range_are_lost() {
 fn a_store_that_refuses_reports_the_bad_range_and_continues() {
     let device = SimDevice::new(SIZE, 1);
     let mut machine = Machine::start(device, Durability::Async, WhenFull::Refuse);
-    // After these rounds, the range is in use: the segments of the first rounds were freed, and
-    // their places were reused.
+    // After these rounds, the store uses the range `BAD`: the segments of the first rounds were
+    // freed, and their places were reused.
     (0..5).for_each(|round| machine.set_all(0..22_000, round));
     machine.device.spoil(BAD);
     let (there, gone, errors) = machine.count(0..22_000, 4);
     assert!((100..LOST).contains(&errors) && gone == 0, "{there}, {gone}, {errors}");
-    // Overwrites everything repeatedly. Few writes may be refused.
+    // Overwrites everything three times. A round may have fewer than `LOST` refused sets.
     for round in 5..8 {
         let mut refused = 0;
         for key in (0..22_000).map(|n| n * 7919 % 22_000) {
@@ -267,8 +268,9 @@ fn a_store_that_refuses_reports_the_bad_range_and_continues() {
         }
         assert!(refused < LOST, "{refused}");
     }
-    // The store notices that a free place is bad only when it reads what was written there later.
-    // So some errors are left. Nearly all unreadable records were overwritten without a read.
+    // Only a few reads may still return errors, because most of the unreadable records were
+    // overwritten. Some errors are left: the store notices that a free place is bad only when it
+    // reads new records there.
     let (there, gone, errors) = machine.count_last(0..22_000, 7);
     assert!(errors < 100 && gone == 0, "{there}, {gone}, {errors}");
     assert!(machine.engine.commit());
@@ -394,8 +396,8 @@ fn a_copy_of_the_superblock_that_cannot_be_read_brings_nothing_back() {
     for copy in SUPERBLOCKS {
         let device = SimDevice::new(SIZE, 1);
         let mut machine = Machine::start(device, Durability::Sync, WhenFull::Refuse);
-        // Writes more segments than two commits mark as free. So flushed records are left that
-        // could come back.
+        // These records fill more segments than two commits can mark as free. So flushed records
+        // remain on the device, and a start could bring them back.
         machine.set_all(0..20_000, 0);
         machine.turn();
         drop(machine.session.flush_all(None));
@@ -509,8 +511,8 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
         machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
     }
     let mut machine = machine.restarted(Durability::Sync, WhenFull::Evict);
-    // The store may have reused one of the unreadable places just before the restart. The items of
-    // that segment are then lost.
+    // The store may have reused one of the places with unreadable metas just before the restart.
+    // The items that it wrote there are then lost.
     let back = machine.engine.stats().items;
     assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
     // The unreadable places must not be used any more, and all others must be.
@@ -534,8 +536,8 @@ fn a_segment_with_an_unreadable_meta_brings_no_older_version_back() {
         machine.turn();
         let geometry = machine.geometry();
         let last: Vec<u32> = machine.headers().map(|header| header.segment).collect();
-        // These segments hold tombstones and newer versions. Some of the records that they hide are
-        // in earlier segments.
+        // The last 12 segments hold tombstones and newer versions. Earlier segments hold some of
+        // the older versions that these must hide.
         for &number in &last[last.len() - 12..] {
             let meta = geometry.meta(number, copy);
             machine.device.spoil(meta..meta + BLOCK as u64);
@@ -546,7 +548,8 @@ fn a_segment_with_an_unreadable_meta_brings_no_older_version_back() {
             assert!(round > 2 || (100..1400).contains(&there), "{there}, {gone}, {errors}");
             assert_eq!(errors, 0);
             assert_eq!(machine.count(1500..2000, 0), (0, 500, 0));
-            // These writes let the cleaner clean the segments.
+            // These sets need space, so the cleaner cleans earlier segments, also those with an
+            // unreadable meta.
             machine.set_all(10_000..10_000 + round * 15_000, round);
             machine.turn();
             machine.count(0..1500, 1);
@@ -607,7 +610,8 @@ fn an_open_segment_with_an_unreadable_header_is_reported() {
         machine.set_all(0..5000, 0);
         machine.turn();
         let full = machine.headers().count();
-        // Writes until the next segment is open, too.
+        // Commits small sets until they open another segment. Then makes `commits` further commits
+        // with one set each.
         for commit in 0..200 {
             if machine.headers().count() > full {
                 (0..commits).for_each(|_| {

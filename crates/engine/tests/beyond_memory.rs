@@ -59,8 +59,9 @@ fn fill(engine: &Arc<Engine>, session: &mut Session) -> String {
     "key0".to_owned()
 }
 
-/// One wake-up may have several reasons. If a record arrives after the session began its turn, but
-/// before the session asks for the record again, the session must be woken once more.
+/// A record arrives during a session's turn, and the session then asks for the record in the same
+/// turn. The call must wait until the next turn. The session may have consumed the wake-up for the
+/// read already, so the engine must wake it again.
 #[test]
 fn a_repeated_request_for_an_arrived_record_wakes_the_session_again() {
     let engine = Engine::open_without_threads(options(Durability::Async)).unwrap();
@@ -171,8 +172,8 @@ fn one_writer_alone_gets_through_several_times_the_store() {
     }
 }
 
-/// Stores a value of every key, waiting as needed. Returns the number of sets refused because of
-/// unreadable records.
+/// Stores one value under each key, and repeats a set that must wait for a read or for space.
+/// Returns the number of sets refused because of unreadable records.
 fn set_all(engine: &Arc<Engine>, keys: impl IntoIterator<Item = u32>, value: &str) -> u32 {
     let mut refused = 0;
     let mut cleaner = ManualCleaner::default();
@@ -476,8 +477,8 @@ fn a_jumbo_expires_after_a_restart_too() {
     assert_eq!(engine.stats().items, 0);
 }
 
-/// While keys are overwritten and segments are cleaned and reused, a get must never return the copy
-/// of another version than the one that the index leads to.
+/// Keys are overwritten, and segments are cleaned and reused. Meanwhile a get must never return the
+/// copy of an older version than the one in the index.
 #[test]
 fn frequently_read_records_come_from_memory_and_are_never_stale() {
     const KEYS: u64 = 2500;
@@ -550,8 +551,9 @@ fn frequently_read_records_come_from_memory_and_are_never_stale() {
     );
 }
 
-/// While a device fills, every item in it may be read a few times. So only reads that follow each
-/// other closely keep an item from being evicted.
+/// While a device fills, clients may read every item on it a few times. If a single read kept an
+/// item from being evicted, the cleaner would rewrite nearly all items. So only reads that follow
+/// each other closely may keep an item.
 #[test]
 fn evenly_read_items_are_not_rewritten_repeatedly() {
     const KEYS: u64 = 16_000;
@@ -589,7 +591,8 @@ fn evenly_read_items_are_not_rewritten_repeatedly() {
             }
         }
         set(&mut session, random.below(KEYS));
-        // The gets have requested frames from the cleaner, and the cleaner requests commits.
+        // The gets request frames from the cleaner, and the cleaner requests commits. This engine
+        // has no threads, so the test runs both.
         engine.clean(&mut for_gets);
         engine.commit();
         session.tick(1);

@@ -84,7 +84,7 @@ fn settle(machine: &mut Machine) -> Stats {
 #[test]
 fn without_evictions_the_cleaner_moves_what_is_alive_in_the_segments_that_it_cleans() {
     let mut machine = machine(WhenFull::Refuse);
-    // Two thirds of the store are alive.
+    // Two thirds of the store hold live records.
     overwrite(&mut machine, 40_000, 200_000);
     let stats = settle(&mut machine);
     let totals = &stats.totals;
@@ -95,8 +95,8 @@ fn without_evictions_the_cleaner_moves_what_is_alive_in_the_segments_that_it_cle
     assert!(live * 10 < totals.cleaned_bytes * 9, "{stats:?}");
     let record = moved / totals.moved_items;
     assert!((VALUE as u64..VALUE as u64 + 100).contains(&record), "{record}");
-    // All emptied segments are free by now. Segments without live records were full, so each counts
-    // with the whole segment size.
+    // All emptied segments are free by now. `dead_segments` counts those that had no live record.
+    // These segments were full, so `emptied` adds the whole segment size for each of them.
     let emptied = totals.cleaned_bytes + totals.dead_segments * stats.segment_size;
     let freed = stats.freed_bytes;
     assert!(freed <= emptied && emptied < freed + freed / 10, "{emptied} {stats:?}");

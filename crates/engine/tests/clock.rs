@@ -58,8 +58,8 @@ fn a_boot_has_one_time_through_crashes_and_with_new_devices() {
     let (time, devices) = open(&devices, machine);
     assert_eq!(time - START.wall, machine.since_boot - START.since_boot);
 
-    // After the next boot, the store must take the wall clock, unless that is behind the store's
-    // time.
+    // After the next boot, the store must take the wall clock, unless the wall clock is behind the
+    // store's time.
     let second = time / NANOS * NANOS;
     machine = MachineTime { boot_id: 2, wall: START.wall, ..START };
     let (time, devices) = open(&devices, machine);

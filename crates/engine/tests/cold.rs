@@ -103,7 +103,8 @@ impl Load {
         }
     }
 
-    /// Advances time: a second has 2000 requests and four commits.
+    /// Advances time after request `n`. A second passes every 2000 requests, and a commit is made
+    /// every 500.
     fn pass(&mut self, n: u32) {
         if n.is_multiple_of(2000) {
             self.now += 1;
@@ -114,8 +115,8 @@ impl Load {
     }
 }
 
-/// Returns the cost of `during` in bytes: of dead maps written, of segments freed, and of whole
-/// segments read.
+/// Returns what `during` causes, in bytes: the size of the dead maps that are written, of the
+/// segments that are freed, and of the whole segments that are read.
 fn cost(load: &mut Load, during: impl FnOnce(&mut Load)) -> [u64; 3] {
     let before = load.stats();
     during(load);

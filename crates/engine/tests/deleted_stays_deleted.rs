@@ -1,5 +1,5 @@
-//! Deleted items do not come back when the tombstone's segment is freed, however many commits and
-//! restarts have passed.
+//! Deleted items do not come back when the tombstone's segment is freed. This holds however many
+//! commits and restarts lie between the delete and that moment.
 
 #[path = "common/store.rs"]
 mod common;
@@ -26,7 +26,7 @@ impl Machine {
         Machine::open(device, options)
     }
 
-    /// Opens the store in another process.
+    /// Opens the image of the device with a new engine, as a restarted process would.
     fn restarted(self) -> Machine {
         Machine::start(self.device.image())
     }
@@ -88,9 +88,9 @@ impl Machine {
     }
 }
 
-/// A commit that writes no record may leave its number only in the dead maps that cover it. If the
-/// next process gave such numbers to its own commits, those maps would seem to cover these commits.
-/// Records that these commits supersede would then count as marked, although no map marks them.
+/// If a commit writes no record, its number may be on the device only as the cover of a dead map.
+/// If the next process used the number again, that map would seem to list the records superseded in
+/// the new commit. In fact, no map would list them.
 #[test]
 fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
     let mut machine = Machine::start(SimDevice::new(24 << 20, 1));
@@ -100,8 +100,8 @@ fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
         machine.commit();
     }
     assert!(keys > 1000, "{keys} have room");
-    // After a restart, the tombstones get a segment with nothing else. Too little is dead in the
-    // other segments to clean them.
+    // After a restart, the tombstones get a segment with nothing else. The cleaner does not clean
+    // the other segments, because too few of their records are dead.
     machine = machine.restarted();
     assert!((10..keys).step_by(60).all(|key| machine.delete(key)));
     machine.commit();

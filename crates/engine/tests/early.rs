@@ -98,9 +98,9 @@ fn early_writes_outlive_the_process_and_become_durable_with_the_commit() {
     }
 }
 
-/// The sync of a commit takes long. Records appended meanwhile must still be written early. If a
-/// part of them is on the device after a power loss, recovery must not conclude that the commit
-/// has ended.
+/// The sync of a commit takes long. Records appended meanwhile must still be written early. After a
+/// power loss, some of these records may be on the device. Recovery must not take them as proof
+/// that the commit has completed.
 #[test]
 fn a_slow_sync_does_not_delay_early_writes() {
     let device = new_device();
@@ -169,7 +169,7 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
             let at = device.counts().writes + nth;
             device.plan(Fault::once(Operation::Write, at, failure));
             assert!(!engine.write_early(0));
-            // No further write may be tried until the commit.
+            // No further early write may be tried until the commit.
             let writes = device.counts().writes;
             assert!(!engine.write_early(0));
             assert_eq!(device.counts().writes, writes);
@@ -186,7 +186,8 @@ fn an_early_write_that_fails_is_left_to_the_commit() {
     }
 }
 
-/// The commit fails after part of it and of the next one was written early. Both parts must be
+/// One part of the commit that will fail is written early before the commit closes. While its sync
+/// is under way, a part of the next commit is written early. After the failure, both parts must be
 /// written again.
 #[test]
 fn a_failed_commit_repeats_its_early_writes() {

@@ -71,8 +71,8 @@ fn a_scan_evicts_its_own_items_and_not_those_that_are_read() {
     let mut cache = Cache::open();
     cache.set_and_read_a_quarter("item", 10_000);
     (0..100_000).for_each(|n| cache.set(&format!("scan:{n}")));
-    // Even unread items are kept if other items of their segment were read. A few segments are
-    // evicted before all segments were examined, so a few items may be missing.
+    // Even unread items are kept if other items of their segment were read. Until the cleaner has
+    // examined every segment for reads, it may evict the oldest, so a few items may be missing.
     let kept = (0..10_000).filter(|n| cache.get(&format!("item:{n}"))).count();
     assert!(kept >= 9800, "{kept} of 10000");
     assert!(cache.get("scan:99999"));
@@ -96,8 +96,9 @@ fn values_being_read_are_not_copied_while_memory_is_plentiful() {
         (0..1000).for_each(|n| cache.set(&format!("item:{n}")));
     }
     assert!(cache.engine.stats().frame_bytes < MEMORY / 2);
-    // If these values were copied, the copies would exceed their share of memory, and readers would
-    // lose values.
+    // The readers have pinned values whose items were then overwritten. If the log copied these
+    // values out of their frames, the copies would exceed the share of memory for pinned values,
+    // and readers would lose values.
     for (n, mut reader) in readers.into_iter().enumerate() {
         let whole = |bytes: &[u8]| assert!(bytes == value(n as u8));
         assert_eq!(reader.read(usize::MAX, whole), Some(0));

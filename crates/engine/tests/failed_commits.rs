@@ -1,5 +1,5 @@
 //! Commits that fail while writers run. Changes answered with an error have no effect, and
-//! acknowledged changes stay. No write comes between a failed commit and its undo.
+//! acknowledged changes stay. No client's change comes between a failed commit and its undo.
 
 #[path = "common/store.rs"]
 mod common;
@@ -101,7 +101,8 @@ fn options(device: &Arc<SimDevice>) -> Options {
     Options { memory: 32 << 20, store: Some(store), ..Options::default() }
 }
 
-/// Returns true if the change answered with `point` has become durable.
+/// Waits until the commit at `point` has ended. Returns true if the commit is durable, false if it
+/// has failed.
 fn settled(session: &mut Session, point: CommitPoint) -> bool {
     loop {
         match session.commit_state(point) {

@@ -1,5 +1,5 @@
-//! flush_all with a store: no thread waits for the device, no answer precedes the durable fence,
-//! and crashes and device failures are handled.
+//! flush_all with a store: no thread waits for the device, and no reply says that items are gone
+//! before the fence of their flush is durable. Crashes and device failures are handled.
 
 #[path = "common/store.rs"]
 mod common;
@@ -108,7 +108,8 @@ fn a_hanging_device_stops_only_calls_that_wait_for_it() {
         thread::spawn(move || engine.commit())
     };
     assert!(world.device.wait_until_held(Duration::from_secs(30)));
-    // While the commit hangs in the device, a flush and every later answer must be held back.
+    // While the device holds the first commit, clients must wait for a later one: for the reply to
+    // a flush, and for replies to what follows it.
     let point = world.flush();
     let after = world.set(7).expect("it waits");
     let (there, waits) = world.get(8);
@@ -211,7 +212,7 @@ fn a_drain_is_recorded_by_another_thread() {
     assert!(matches!(asked("second"), Outcome::Ready(Ok(()))));
     assert!(matches!(asked("store"), Outcome::Ready(Err(DrainError::Last))));
     assert!(engine.lanes()[1].draining);
-    // If the devices fail, the caller must get their error.
+    // If the devices fail, the call of `drain` must return the error.
     devices.iter().for_each(|d| d.plan(Fault::lasting(Operation::Write, 1, Failure::Io)));
     let keep = || session.drain("second", false);
     assert!(matches!(keep(), Outcome::NeedsSpace));

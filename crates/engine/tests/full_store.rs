@@ -67,7 +67,8 @@ trait Caller {
         assert!(self.try_touch(key, expiry), "{key}");
     }
 
-    /// Returns true if there was room.
+    /// Sets an expiry for an existing key. Returns false if the store has no room for the new
+    /// record.
     fn try_touch(&mut self, key: u64, expiry: u32) -> bool {
         let (name, touch) = (key.to_string(), Some(Expiry::at(NOW + 1_000_000 + expiry)));
         let get = Get { touch, ..Get::default() };
@@ -78,7 +79,7 @@ trait Caller {
         touched.is_some()
     }
 
-    /// Returns the length of the value, after checking that it is the key's.
+    /// Checks that the value belongs to the key, and returns its length.
     fn get(&mut self, key: u64) -> Option<usize> {
         let name = key.to_string();
         self.done(|session| {
@@ -134,7 +135,8 @@ impl<C: Caller> Client<C> {
         format!("counter {at} of {}", self.keys.start)
     }
 
-    /// Stores until there is no room. Returns the number of items stored.
+    /// Stores new items until there is no room, or until `most` items are stored. Returns the
+    /// number of items stored.
     fn fill(&mut self, most: usize) -> usize {
         for stored in 0..most {
             let key = (0..)
@@ -208,7 +210,7 @@ fn delete_one_and_fill_up(durability: Durability, sizes: Range<u64>, rounds: u32
     assert!(room > 8_000_000, "{fill} items of {room} bytes have room in 12 MiB");
     client.rounds(rounds, true);
     client.check();
-    // After half of the items were deleted, nearly as many must fit again.
+    // After half of the items were deleted, more than a third as many as at first must fit again.
     for _ in 0..fill / 2 {
         client.delete_any();
     }
@@ -277,9 +279,9 @@ fn a_full_store_counts_for_ever() {
     client.check();
 }
 
-/// While items are overwritten, dead bytes may stand in for the reserve of free places, because
-/// cleaning can turn them into free places. Whenever live items fill the store again, the reserve
-/// must be free again.
+/// Larder keeps a reserve of free places. While items are overwritten, dead bytes may count as part
+/// of the reserve, because cleaning can turn them into free places. When live items have filled the
+/// store again, all of the reserve must be free places.
 #[test]
 fn a_store_of_overwritten_items_has_its_reserve_when_it_is_full() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));
@@ -423,8 +425,9 @@ fn threads_delete_count_and_touch_in_a_full_store() {
     engine.close().unwrap();
 }
 
-/// A touch may enlarge an item by an expiry and by the cas id that it keeps. The room for such
-/// growth must be limited, so that increments and deletes keep the room that they need.
+/// A touch may enlarge a record: it adds an expiry, and it stores the unchanged cas id as an
+/// explicit one. The room for such growth must be limited, so that increments and deletes keep the
+/// room that they need.
 #[test]
 fn growing_items_take_no_room_from_counts_and_deletes() {
     let device = Arc::new(SimDevice::new(12 << 20, 1));

@@ -1,5 +1,6 @@
-//! A store that grows while it is used. New places take items at once, and old contents stay. A
-//! device that fails or loses power in between leaves the old size or the new one.
+//! A store that grows while it is used. New places take items at once, and old contents stay. If a
+//! device fails or loses power during its growth, it has either its old size or its new size
+//! afterwards.
 
 #[path = "common/store.rs"]
 mod common;
@@ -185,8 +186,8 @@ fn a_power_loss_in_the_middle_leaves_the_old_size_or_the_new_one() {
     assert!(world.engine.commit());
     let (old, device) = (world.places(), Arc::clone(&world.devices[0]));
     let mut sizes = HashSet::new();
-    // The power fails at the device's growth, at its sync, and at each copy of the superblock and
-    // its sync. With the last number, the power does not fail.
+    // The changes 1 to 6 are the device's growth, its sync, and the write and sync of each copy of
+    // the superblock. The power fails at that change. With 7 it does not fail.
     for change in 1..=7 {
         let image = Arc::new(device.image());
         let mut world = World::open(&[image], false, Durability::Sync);
@@ -233,7 +234,7 @@ fn a_device_that_fails_changes_nothing_and_can_be_asked_again() {
         );
         assert_eq!(world.places(), places);
         assert!(!world.set(full));
-        // Other writes must still succeed.
+        // A set that overwrites an item must still succeed.
         assert!(world.set(1));
         assert!(world.engine.commit());
         assert_eq!(world.engine.health(), Health::Good);
@@ -406,7 +407,7 @@ fn the_lower_device_of_a_lane_grows() {
     let mut world = world.crashed(true, Durability::Sync, 3);
     assert_eq!(world.engine.stats().lower_bytes, after.lower_bytes);
     world.check(0..end);
-    // The number of the lane names the device that can grow.
+    // The number of a lane stands for the only device of the lane that can grow: its lower device.
     world.engine.grow(Some("0"), 24 * MIB).unwrap();
     assert_eq!(world.devices[1].size(), 24 * MIB);
 }
@@ -529,7 +530,7 @@ impl TwoSessions {
         TwoSessions { device, sessions, wakers, told: [first_told, second_told] }
     }
 
-    /// Requests a growth, and waits until the device holds it.
+    /// Requests a growth, and waits until the device delays a write of the growth.
     fn begin(&self, session: usize, bytes: u64) {
         self.device.hold(Operation::Write);
         assert!(matches!(self.sessions[session].grow(None, bytes), Outcome::NeedsSpace));
@@ -592,7 +593,8 @@ fn an_unfetched_failure_does_not_answer_another_session() {
     two.device.release();
     two.wait(0);
     two.answer(1, 24 * MIB).unwrap();
-    // The first session must still get its failure. Its next call is a new request.
+    // The first session's growth has failed, and the session must still get this error. Its next
+    // call is a new request.
     two.answer(0, 24 * MIB).unwrap_err();
     two.answer(0, 24 * MIB).unwrap();
 }

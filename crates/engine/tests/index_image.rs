@@ -1,5 +1,6 @@
-//! Clean stops: the next start loads the index from its image, and reads back what was in memory
-//! while it serves. If the image cannot be used, the start reads the log.
+//! Clean stops: the next start loads the index from its image. While it serves, it reads back the
+//! records that were in memory before the stop. If the image cannot be used, the start reads the
+//! log.
 
 #[path = "common/store.rs"]
 mod common;

@@ -1,6 +1,6 @@
 //! Stores that span several devices. Each device has a share of the keys, and shares move when
-//! devices are added or removed. No old version of an item reappears, whether a device was
-//! forgotten, returns out of date, or lost power during a move.
+//! devices are added or removed. No old version of an item may reappear. This also holds if the
+//! operator forgets a device, adds an outdated one, or a device loses power during a move.
 
 #[path = "common/store.rs"]
 mod common;
@@ -129,7 +129,7 @@ impl Machine {
         (0..20).find(|&version| value(key, version) == found).or_else(|| panic!("{found:?}"))
     }
 
-    /// Runs until nothing is left to be moved.
+    /// Runs commits, the cleaner and the mover until the mover has nothing left to do.
     fn settle(&mut self) {
         for _ in 0..1_000_000 {
             self.engine.serve_reads();
@@ -143,8 +143,9 @@ impl Machine {
         panic!("the mover never ends: {:?}", self.engine.lanes());
     }
 
-    /// Restarts after a power loss of all devices with this seed, or without a seed after the end
-    /// of the process. `change` may alter the devices and options first.
+    /// Restarts with the devices as they are after the process has ended. With a `seed`, all
+    /// devices have lost power, and the seed determines what they lost. `change` may alter the
+    /// devices and options first.
     fn restart(
         self,
         seed: Option<u64>,
@@ -380,7 +381,7 @@ fn an_old_failure_does_not_answer_a_new_drain() {
     assert!(is_draining(&machine.engine, "b"));
 }
 
-/// A waker that no other session has.
+/// A waker that only one session has. Drains tell sessions apart by their wakers.
 struct Sleeper;
 
 impl std::task::Wake for Sleeper {
@@ -422,8 +423,9 @@ fn a_device_is_drained_to_one_with_unreadable_records() {
     assert!(!lost.into_iter().any(|name| machine.has(name)));
 }
 
-/// Records become unreadable in the source after their copies are durable in the target. Even in a
-/// store that may lose nothing, these records must not block this motion, nor all later ones.
+/// While a drain moves partitions, source records become unreadable whose copies are already
+/// durable on the target. The motion must end all the same, even in a store that refuses to lose
+/// items.
 #[test]
 fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
     let (mut machine, names) = beyond_memory([3, 3], WhenFull::Refuse, 4000);
@@ -450,8 +452,8 @@ fn a_motion_ends_although_copied_records_become_unreadable_in_the_source() {
     assert!(machine.has(leaving));
 }
 
-/// With devices of different sizes, keys of both devices share a stripe. An unreadable item of the
-/// target says nothing about the keys that move there, so it must not hold up the drain.
+/// With devices of different sizes, keys of both devices share a stripe. Unreadable items of the
+/// target are then in the same stripes as keys that move. They must not hold up the drain.
 #[test]
 fn a_device_is_drained_to_one_that_may_lose_nothing_and_has_unreadable_items() {
     let (mut machine, names) = beyond_memory([6, 3], WhenFull::Refuse, 6000);
@@ -483,7 +485,7 @@ fn a_drained_device_that_is_still_given_is_not_used_and_one_that_was_left_behind
     assert_eq!(machine.engine.lanes().len(), 1);
     all_there(&mut machine, 500);
     assert!(machine.set(3, 1));
-    // The drained device must not be used later either, when the store has changed without it.
+    // The next starts are still given the drained device "b". They must not use it.
     let mut machine =
         machine.restart(Some(3), |devices, _| devices.extend(names(&["c"]))).expect("a start");
     machine.settle();
@@ -632,8 +634,8 @@ fn a_store_starts_after_a_power_loss_at_the_end_of_a_drain() {
 fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     filled(&mut machine, 500);
-    // Only the first device records the attempts to drain it, because the second one fails. So the
-    // first device has newer records of the lanes than the second one.
+    // Device "b" fails, so only device "a" records the attempts to drain "a". Then the table of
+    // lanes on "a" is newer than the table on "b".
     let fault = Fault { operation: Operation::Sync, at: 1, times: u64::MAX, failure: Failure::Io };
     machine.devices[1].1.plan(fault);
     for _ in 0..3 {
@@ -686,7 +688,8 @@ fn a_crash_at_any_moment_of_a_motion_loses_nothing() {
         let mut machine = start();
         let at = machine.devices.iter().map(|(_, device)| device.counts().changes()).collect();
         let stopped: Vec<u64> = at;
-        // Both devices belong to one machine, so they stop together.
+        // One device stops at a chosen change. The test ends this loop then, and stops the other
+        // device too, because a power failure affects both.
         let which = nth as usize % 2;
         machine.devices[which].1.stop_at(stopped[which] + nth);
         let mut versions = vec![0; 60];

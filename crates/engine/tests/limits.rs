@@ -63,7 +63,8 @@ fn open(device: &Arc<SimDevice>, durability: Durability) -> Machine {
     Machine::open(Arc::clone(device), options)
 }
 
-/// Reads the records of these keys into memory, until the session's next tick.
+/// Reads the records of these keys from the device. They stay readable until the session's next
+/// tick.
 fn load(machine: &mut Machine, keys: &[&str]) {
     let session = &mut machine.session;
     loop {
@@ -182,8 +183,8 @@ fn a_limiter_is_a_number_to_other_verbs() {
     assert!(take(session, "l", limit));
 }
 
-/// A session's time is the start of its turn. If a session with an earlier time uses a limiter, the
-/// same time must not pass twice for the limiter.
+/// A session's time is the start of its turn. A limiter may be used by a session with a later time
+/// and then by one with an earlier time. It must not regain units twice for the time in between.
 #[test]
 fn sessions_with_different_times_admit_no_more() {
     let limits = [
@@ -305,7 +306,8 @@ fn changes_in_place_stop_before_the_lease_of_versions_ends() {
         counted += 1 << 16;
         assert!(counted < 1 << 24, "the lease is over");
     }
-    // The commit leases more versions, so the next changes must be made in place.
+    // The commit leases more versions. So counts must change the record in place again, and
+    // `counted_anew` must stay the same.
     assert!(machine.engine.commit());
     count(&machine.session, "n");
     let before = changed(&machine.engine);
@@ -331,8 +333,8 @@ fn a_late_session_shortens_no_window() {
     assert!(take(&cache.session, "l", limit));
 }
 
-/// With `Durability::Async` in a sync store, no call waits for the commit. The commit must be made
-/// nevertheless.
+/// A take with `Durability::Async` in a sync store does not wait for a commit. Even if no call
+/// waits for one, the engine must make the commit.
 #[test]
 fn units_that_nobody_waits_for_become_durable() {
     let device = Arc::new(SimDevice::new(16 << 20, 1));

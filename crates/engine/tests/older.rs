@@ -174,7 +174,7 @@ fn a_set_of_an_item_only_on_the_device_reads_nothing() {
     let stats = machine.engine.stats();
     assert_eq!((stats.totals.flash_reads, stats.older_slots), (reads, 1));
     assert_eq!(stats.items, u64::from(FILL) + 1);
-    // Sets the key again when the new version is only on the device, too.
+    // Fills memory again, so that the new version is only on the device. Sets the key once more.
     machine.fill(1);
     machine.set_unread("cold", "newer");
     assert_eq!(machine.get("cold").as_deref(), Some("newer"));
@@ -220,8 +220,8 @@ fn an_item_stays_when_another_key_is_set_over_its_slot() {
     assert_eq!(machine.get(&second), None);
     assert_eq!(machine.get(&first).as_deref(), Some("first"));
     machine.set(&second, "second");
-    // A write of the first key reads the record behind the older slot, and so finds out that it is
-    // the key's own item.
+    // A write of the first key reads the record behind the older slot. It finds that this record
+    // has the first key, and so resolves the slot.
     machine.set(&first, "third");
     assert_eq!(machine.older_slots(), 0);
     assert_eq!(machine.get(&first).as_deref(), Some("third"));
@@ -247,8 +247,8 @@ fn cleaning_resolves_older_slots() {
     }
     let (older, bytes) = (machine.older_slots(), machine.engine.stats().item_bytes);
     assert!(older > 2000, "{older}");
-    // Fills the store several times, so that the cleaner cleans segments. Records behind older
-    // slots count as probably dead there.
+    // Fills the store several times, so that the cleaner cleans segments. It also cleans segments
+    // that older slots lead to, because the log counts the records there as probably dead.
     for round in 1..6 {
         machine.get(&first);
         machine.fill(round);
@@ -331,8 +331,8 @@ fn a_set_over_another_keys_slot_is_undone_after_that_slot_was_settled() {
 /// A turn must read few records, however many older slots lead into a segment.
 #[test]
 fn a_turn_settles_a_few_older_slots() {
-    // A turn must make fewer reads than this. It suffices for a few records or one whole segment,
-    // plus the reads of other cleaning.
+    // The number of reads that a turn must stay below. This many suffice for a few records or for
+    // one whole segment, and for the reads of other cleaning.
     const MOST_READS: u64 = 24;
     let mut machine = start(Durability::Async);
     for n in 0..8000 {

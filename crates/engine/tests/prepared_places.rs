@@ -1,4 +1,5 @@
-//! The place of a new segment is written once in advance, so that a sync has less to wait for.
+//! The engine writes the place of the next segment once in advance. Otherwise a file system would
+//! record the first write of each block in its metadata, and a sync would wait for that.
 
 #[path = "common/store.rs"]
 mod common;

@@ -17,7 +17,8 @@ use larder_engine::{Durability, Engine, Expiry, ManualCleaner, Options, Outcome,
 const NOW: u32 = 1;
 const BLOCK: u64 = 4096;
 const MEMORY: usize = 8 << 20;
-/// Limit, in bytes, of the reads that all sessions keep or have in flight.
+/// Limit, in bytes, of the memory for all sessions' reads: those in flight, and those whose records
+/// a session keeps.
 const MOST: usize = MEMORY / 8;
 /// Unit, in bytes, in which the memory of reads is charged.
 const STEP: usize = 128 << 10;
@@ -28,7 +29,7 @@ struct Queued {
     device: Arc<SimDevice>,
     /// The largest number of bytes in flight.
     most: Arc<AtomicUsize>,
-    /// Number of reads that may still complete.
+    /// Number of further reads that the test lets complete.
     may_end: Arc<AtomicUsize>,
     /// Number of failed reads.
     failed: Arc<AtomicUsize>,
@@ -129,7 +130,7 @@ fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<St
     (engine, session, keys, value)
 }
 
-/// Returns true if the key's value is available; requests its read if not.
+/// Returns true if the key's value is available. Otherwise requests a read of the record.
 fn is_there(session: &Session, name: &str, value: &[u8]) -> bool {
     match session.get(&session.key(name.as_bytes())) {
         Outcome::Ready(found) => {
@@ -147,7 +148,7 @@ fn looks(session: &mut Session) -> usize {
 }
 
 /// If a device answers quickly, the thread must keep polling. If the device is slow, polling must
-/// take only a bounded part of a processor.
+/// take only a bounded share of a processor's time.
 #[test]
 fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     let queued = Queued::new();
@@ -168,7 +169,8 @@ fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     assert_eq!(looks(&mut session), 0, "it takes long: the thread blocks");
     end(&mut session, 1);
     assert_eq!(looks(&mut session), for_two / 2, "it has come all the same");
-    // Unused polls must be usable later.
+    // Each completed read allows the thread further polls. Polls that it did not use must remain
+    // available.
     end(&mut session, 4);
     end(&mut session, 4);
     assert_eq!(looks(&mut session), for_two * 4);
@@ -176,8 +178,9 @@ fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     assert_eq!(looks(&mut session), 0, "few are left, and the next may take as long as any");
 }
 
-/// The first read in a segment guesses the record's size, and reads too little of a large record.
-/// The second reads of such records must respect the memory limit, too.
+/// Until it has read a record of a segment, the engine guesses how many bytes to read. If a record
+/// is larger, the engine reads it a second time. These second reads must respect the memory limit,
+/// too.
 #[test]
 fn records_that_are_larger_than_was_guessed_wait_for_room() {
     let queued = Queued::new();

@@ -45,8 +45,8 @@ impl Cache {
     }
 }
 
-/// Values that have partly arrived may take the memory that deletes have freed. But such values
-/// must leave the frames that overwrites need, because an overwrite frees as much as it takes.
+/// Values that have partly arrived may take the memory that deletes have freed, but no frames that
+/// overwrites need. Overwrites must always go on, because each frees as much memory as it takes.
 #[test]
 fn arriving_values_leave_room_for_overwrites() {
     for seed in 0..20 {

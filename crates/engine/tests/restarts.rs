@@ -222,8 +222,8 @@ fn an_abandoned_large_value_keeps_no_places_free() {
     assert!(free(&machine) < 2 << 20, "{} bytes are kept free for nobody", free(&machine));
 }
 
-/// A start with too little memory for the index must be refused with the smallest sufficient size,
-/// and must change nothing.
+/// A start with too little memory for the index must be refused and must change nothing. The error
+/// must name the smallest memory size that suffices.
 #[test]
 fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
     const KEYS: u32 = 250_000;
@@ -302,8 +302,8 @@ fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
     }
 }
 
-/// Metas of neighbouring places are read together, so a start after a crash waits for the device
-/// about once per place.
+/// A start after a crash reads the header of each place on its own, but metas of neighbouring
+/// places together. So it waits for the device about once per place.
 #[test]
 fn a_start_reads_once_per_place_to_find_what_is_there() {
     // Reads of the superblock, tail places and other data outside the places.

@@ -161,7 +161,8 @@ fn an_empty_cache_has_nothing_to_show() {
     };
     assert_eq!(show(&mut machine), 0);
     machine.set("key", b"value", Expiry::NEVER);
-    // The sampler has not seen a table of the index yet. It must notice the first table at once.
+    // The cache had no item until now, so the index had no table either. The sampler must find the
+    // first table at once.
     assert!(show(&mut machine) > 0);
 }
 
@@ -212,7 +213,8 @@ fn a_device_that_does_not_answer_holds_up_no_other_sample() {
     let (waiting, before, unreadable) = step(&mut machine);
     assert_eq!((waiting, unreadable), (16, 0));
     let late = machine.session.take_reads().unwrap();
-    // No read is served, so the caller gives up the reads.
+    // The test serves no read. Like a caller that has waited too long, it gives up the reads it
+    // waits for.
     machine.session.release(late);
     machine.session.tick(NOW);
     let (waiting, after, unreadable) = step(&mut machine);

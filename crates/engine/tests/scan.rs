@@ -179,8 +179,8 @@ fn every_key_of_a_store_that_is_larger_than_memory_is_shown_once() {
 fn a_key_that_others_move_around_is_shown() {
     let mut machine = Machine::start(1, 48 << 20, Durability::Async);
     machine.fill();
-    // Keys that are not deleted exist all the time. Other sessions rewrite them, delete
-    // neighbouring keys and cause their records to move.
+    // Between the steps of the scan, keys are rewritten and others deleted, and the cleaner moves
+    // records. The scan must show every key that was not deleted.
     let (mut next, mut deleted) = (0u64, Vec::new());
     let shown = machine.scan(|machine| {
         for _ in 0..40 {
@@ -260,8 +260,8 @@ fn a_scan_ends_although_gets_found_unreadable_records_first() {
     let (shown, unreadable, _) = machine.scan_what_can_be_read(|_| {});
     let damaged: Vec<_> = (0..KEYS).filter(|key| !shown.contains_key(key)).collect();
     for (at, key) in damaged.iter().step_by(5).enumerate() {
-        // A get in every third step finds this damaged record. Sometimes that is just before the
-        // scan comes to this record and to other unreadable ones.
+        // Every third step of the scan is followed by a get of this damaged key. In some scans, the
+        // get finds the damage just before the scan reaches this record and other unreadable ones.
         let (name, mut calls) = (format!("key{key}"), at);
         let (_, again, _) = machine.scan_what_can_be_read(|machine| {
             calls += 1;

@@ -43,7 +43,8 @@ fn set_all(session: &mut Session, count: u32) {
     }
 }
 
-/// Returns how long the session lingers each time while nothing happens.
+/// Calls [`Session::lingers`] until the thread should sleep, and returns the durations to wait. No
+/// commit or tick happens meanwhile.
 fn lingers(session: &mut Session) -> Vec<Duration> {
     (0..1000).map_while(|_| session.lingers()).collect()
 }
@@ -103,7 +104,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Stores a key of the lane at this position, for a waiting client.
+/// Stores a new key that belongs to lane number `lane`, for a waiting client. The key begins with
+/// `number`.
 fn set_in(session: &Session, engine: &Engine, lane: usize, number: u32) -> CommitPoint {
     let mut keys = (0_u32..).map(|more| [number.to_le_bytes(), more.to_le_bytes()].concat());
     let key = keys.find(|key| engine.lane_of(key) == Some(lane)).unwrap();

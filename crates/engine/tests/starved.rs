@@ -1,5 +1,6 @@
 //! In evict mode, the engine refuses no call that can succeed later. It must not refuse because the
-//! last finding of the cleaner is outdated, nor because the operating system does not run a thread.
+//! cleaner last found nothing to evict although there is something now. It also must not refuse
+//! because the operating system does not run a thread.
 
 use larder_disk::Random;
 use larder_engine::*;

@@ -1,5 +1,5 @@
-//! Many threads on one engine: readers never see torn or foreign bytes while frames are evicted and
-//! tables grow under them, and no increment is lost.
+//! Many threads on one engine. Readers never see torn bytes or bytes of other items while frames
+//! are evicted and tables grow. No increment is lost.
 
 use larder_disk::Random;
 use larder_engine::*;
@@ -20,7 +20,8 @@ fn session(engine: &Arc<Engine>) -> Session {
     session
 }
 
-/// Repeats a call until it is answered. Calls in these tests wait for space, or for another flush.
+/// Repeats a call until it is answered. In these tests, calls wait only for space, and a flush_all
+/// also waits for an earlier one.
 fn finish<T>(session: &mut Session, mut call: impl FnMut(&Session) -> Outcome<T>) -> T {
     loop {
         if let Outcome::Ready(answer) = call(session) {

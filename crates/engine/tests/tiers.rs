@@ -259,7 +259,8 @@ fn a_store_gets_a_lower_device_later_and_that_may_grow() {
         if clean {
             world.close();
         }
-        // The fast device can no longer grow, but the lower device can.
+        // Once a lane has a lower device, the store uses no further bytes of a fast device that
+        // grows. The lower device may grow.
         let (fast, lower) = (fast.grown(8 * MIB), lower.grown(16 * MIB));
         let (fast, lower) = (Arc::new(fast), Arc::new(lower));
         world = reopen(world, given(&fast, Some(&lower)));
@@ -308,9 +309,9 @@ fn a_store_that_is_discarded_keeps_its_lower_device() {
     world.check_all(0..10, &values);
 }
 
-/// Items acknowledged after a discard must stay. No start may use an older copy of the superblock,
-/// which names the index image of the discarded store. This is tested with a lower device, and for
-/// a store that never had one.
+/// A start discards the items of a store that was used without durability. Items acknowledged after
+/// that must stay. No start may use the older copy of the superblock, because it names the index
+/// image of the discarded items. Tests a store with a lower device and one without.
 #[test]
 fn discarded_items_do_not_come_back() {
     for lower in [None, Some(Arc::new(SimDevice::new(16 * MIB, 2)))] {
@@ -334,8 +335,8 @@ fn discarded_items_do_not_come_back() {
     }
 }
 
-/// Two lanes have a lower device each. A start must detect that the lower devices are swapped, and
-/// a store that is discarded must still have both lanes.
+/// Two lanes have a lower device each. A start must detect swapped lower devices. A start that
+/// discards all items must keep both lanes.
 #[test]
 fn each_lane_has_its_own_lower_device() {
     let values = Values { bytes: 4000 };
@@ -400,8 +401,8 @@ fn items_on_the_fast_device_are_served_while_the_lower_one_fails() {
     }
 }
 
-/// Power fails at every write or sync of the start at which a lower device joins, after a clean
-/// stop. Afterwards the device must either have joined or not, and nothing may be lost.
+/// After a clean stop, a start adds a lower device. Power fails at every write or sync of this
+/// start. Afterwards the device must either have joined or not, and nothing may be lost.
 #[test]
 fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
     let values = Values { bytes: 4000 };
@@ -434,7 +435,8 @@ fn a_lower_device_joins_or_does_not_whenever_the_power_goes() {
 }
 
 /// Power fails at every write or sync of the start at which a lane on two devices joins a store.
-/// The next start must either find the lane in the store, or find it empty and add it.
+/// The next start must either find that the lane has joined, or find the lane empty and let it
+/// join.
 #[test]
 fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
     let values = Values { bytes: 1000 };
@@ -460,9 +462,9 @@ fn a_lane_on_two_devices_joins_a_store_whenever_the_power_goes() {
     }
 }
 
-/// Power fails at a selection of the writes and syncs of either device while a store larger than
-/// its fast device is used, and then again during recovery. Every key must have its last
-/// acknowledged state or a later one.
+/// A store holds more than its fast device. Power fails at one of the writes or syncs of either
+/// device, and again during recovery. Every key must then have the last acknowledged state or one
+/// of a later, unacknowledged write.
 #[test]
 fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
     let mut seed = 0;
@@ -476,7 +478,7 @@ fn every_acknowledged_write_survives_a_power_loss_on_both_devices() {
         cooled += u32::from(lower.counts().writes > 2);
         seed += 1;
         let (mut fast, mut lower) = machine.crash(seed);
-        // Recovery is interrupted, too, and resumes.
+        // Power also fails during the recovery. The next start must recover the store.
         let again = Machine::new(&fast, &lower, 1 + seed % 40);
         drop(World::try_open(again.given(2)));
         (fast, lower) = again.crash(seed + 1);

@@ -1,15 +1,18 @@
-//! Settings of the C library's allocator. It allocates the buffers of connections, which are
-//! charged to the memory budget; items and the index have mappings of their own. Freed buffers must
-//! return to the operating system. Otherwise the process would occupy more memory than the budget
-//! counts.
+//! Settings of the C library's allocator. The allocator provides the buffers of connections. Larder
+//! charges them to the memory budget, and stops charging them when they are freed. If their memory
+//! then did not return to the operating system, the process would occupy more than the budget
+//! counts. Items and the index have mappings of their own.
 
 /// The smallest allocation that gets a mapping of its own, in bytes. When such an allocation is
 /// freed, its memory returns to the operating system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_MAPPING: i32 = 64 << 10;
 
-/// Makes freed large buffers return to the operating system. Must be called before any thread
-/// starts. Setting the threshold also stops the C library from raising it while the program runs.
+/// Makes the memory of freed large buffers return to the operating system. Must be called before
+/// any thread starts.
+///
+/// By default, the C library raises its threshold for separate mappings while the program runs.
+/// Setting the threshold turns that off.
 pub(crate) fn give_back_buffers() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `mallopt` only changes settings of the C library's allocator, and no other thread

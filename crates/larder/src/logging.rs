@@ -72,7 +72,7 @@ impl LogFile {
 }
 
 /// Writes log lines to the log file, or to the standard error output if there is none. A write
-/// never fails, because a lost log line must not end the server.
+/// never returns an error, because a lost log line must not end the server.
 struct Output(Option<Arc<LogFile>>);
 
 impl io::Write for Output {
@@ -100,7 +100,7 @@ pub(crate) fn start(level: LogLevel, format: LogFormat, file: Option<Arc<LogFile
     // Fails only if a subscriber is already set, and this function is called only once.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Box::new(move |level| {
-        // Fails only if the subscriber is gone.
+        // Fails only if the subscriber is gone, and then there are no log lines.
         let _ = handle.reload(self::filter(level));
     })
 }

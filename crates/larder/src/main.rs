@@ -105,8 +105,8 @@ fn memcached(arguments: &[OsString]) -> ExitCode {
     said()
 }
 
-/// Returns the exit code of a successful command: [`FAILED`] if some of its output could not be
-/// written.
+/// Returns the exit code of a command that has done its work: success, or [`FAILED`] if some of its
+/// output could not be written.
 fn said() -> ExitCode {
     match terminal::lost() {
         false => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
-//! `larder serve`: runs a server in this process, from start to stop. The order of the steps
-//! matters: the process must go to the background and block signals before it creates its first
-//! thread.
+//! `larder serve`: runs a server in this process, from start to stop. Before it creates its first
+//! thread, the process must go to the background and block signals: a fork copies only one thread,
+//! and new threads inherit the blocked signals.
 
 use larder_bench::complain;
 use std::process::ExitCode;
@@ -90,8 +90,9 @@ pub(crate) fn run(
     }
 }
 
-/// Prints the admin page's token if this start has created it. The token is not a log line, so it
-/// reaches no log file. JSON lines go to a log collector, which must not receive the token.
+/// If this start has created the admin page's token, prints it on the standard error output. Prints
+/// it outside the log, so that it reaches no log file. With JSON logs it is not printed, because a
+/// log collector may read the standard error output.
 fn show_token(server: &Server, format: LogFormat) {
     match server.admin_token() {
         Some(_) if format == LogFormat::Json => {
@@ -110,12 +111,12 @@ fn not_started(background: Option<Background>, reason: &str) -> ExitCode {
     ExitCode::from(NOT_STARTED)
 }
 
-/// The progress of the start, shared with the thread that handles signals.
+/// The progress of the start, which the main thread shares with the thread that handles signals.
 #[derive(Default)]
 struct Start {
-    /// True once clients may have been served. A stop signal that finds false here ends the
-    /// process. The signal thread holds the lock during the check and the end, so no client can be
-    /// served in between.
+    /// True once the server may have served clients. If a stop signal arrives while it is false,
+    /// the signal thread ends the process. The signal thread holds this lock from its check until
+    /// the process has ended, so no client can be served in between.
     serving: Mutex<bool>,
     /// Set once the start is complete.
     running: OnceLock<(Stopper, Reloader)>,

@@ -44,7 +44,8 @@ fn set(server: &Server, key: &str, letter: &str, length: usize) {
     server.ask(&format!("set {key} 0 0 {length}\r\n{value}\r\n"), "STORED\r\n");
 }
 
-/// Creates a store in a directory, and stops its server cleanly or kills it.
+/// Runs a server that creates a store in the directory and writes items. Then stops the server
+/// cleanly, or kills it if `clean` is false.
 fn store(folder: &Folder, clean: bool) -> PathBuf {
     let path = folder.0.join(if clean { "clean" } else { "killed" });
     let server = Server::spawn(&mut serving(&path, SIZE, &[]));
@@ -169,7 +170,8 @@ fn accepted_damage_is_remembered_and_new_damage_is_reported() {
     let server = Server::spawn(&mut serving(&store, "", &accept));
     assert!(server.recovered.contains("damaged_records=1"), "{}", server.recovered);
     server.kill();
-    // Starts the server again without the flag, as a supervisor would.
+    // Starts the server again without `--accept-damage`, as a service manager would. These starts
+    // must succeed, because the damage is already accepted.
     for _ in 0..2 {
         let (code, report) = checked(&store);
         assert_eq!(code, Some(0), "{report}");

@@ -39,7 +39,7 @@ impl Server {
             assert!(log.read_line(&mut line).expect("the log is text") > 0, "it ended at start");
         }
         let address = line.trim().rsplit_once("address=").expect("it says where").1.to_owned();
-        // Drains the log, so that the server cannot block on a full pipe.
+        // Reads the rest of stderr, so that the server cannot block on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Server { process, address, memory }
     }
@@ -94,7 +94,7 @@ impl Client {
     }
 }
 
-/// Waits until at most `bytes` are resident.
+/// Waits until the server's process has at most `bytes` of resident memory.
 fn until_resident(server: &Server, bytes: u64) {
     let begun = Instant::now();
     while server.resident() > bytes {
@@ -125,7 +125,7 @@ fn buffers_of_connections_that_end_go_back_to_the_kernel() {
         std::thread::sleep(Duration::from_millis(20));
     }
     // Some connections stay open. Their buffers lie between the freed buffers, so the allocator
-    // does not return the freed memory by itself. The server must see to that.
+    // does not return the freed memory to the kernel by itself. The server must make it do so.
     let stay: Vec<Client> = clients.into_iter().step_by(100).collect();
     until_resident(&server, before + all / 3);
     drop(stay);
@@ -140,7 +140,8 @@ fn idle_connections_are_cheap() {
     first.alive();
     let before = server.resident();
     let mut idle: Vec<Client> = (0..count).map(|_| server.connect()).collect();
-    // Each connection is used once, and half of them leave an incomplete command in the input.
+    // Each connection sends one complete command. Half of the connections then send an incomplete
+    // one, so the server must keep its bytes.
     for (at, client) in idle.iter_mut().enumerate() {
         client.alive();
         if at % 2 == 0 {
@@ -210,8 +211,8 @@ fn bodies_that_never_arrive_stay_in_the_budget() {
     for n in 0..2000 {
         victim.set(&format!("small:{n}"), &part[..5000]);
     }
-    // While the stalled values hold memory, the server may refuse long values with this error, but
-    // it must store all others.
+    // While the incomplete values of `stalled` hold memory, the server may refuse a long value, but
+    // only with the error `refused`. If it does not refuse a value, it must store it.
     for n in 0..200 {
         victim.send(format!("set new:{n} 0 0 {}\r\n", part.len()).as_bytes());
         victim.send(&part);

@@ -1,6 +1,6 @@
-//! Starts with a store's devices given alone, in a wrong role or twice. The server recognises each
-//! device by its contents. It must refuse, say how to start, and change nothing on the devices.
-//! Runs the real binary.
+//! Tests of starts that are given only one of a store's devices, a device in a wrong role, or a
+//! device twice. The server recognises each device by its contents. It must refuse, say how to
+//! start, and change nothing on the devices. Runs the real binary.
 
 mod harness;
 

@@ -1,5 +1,6 @@
-//! `larder bench dip` with the real server. It must measure a steady run to its end, and must
-//! detect a server that stalls for a second.
+//! `larder bench dip`, which shows whether a server ever pauses under load. It runs the real server
+//! here. It must report every second of a steady run, and must detect a server that stalls for a
+//! second.
 
 mod harness;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 use harness::{BINARY, Folder};
 use serde_json::Value;
 
-/// Runs a dip experiment of `seconds` with a small store, and returns its JSON report. After the
+/// Runs `larder bench dip` for `seconds` with a small store, and returns its JSON report. After the
 /// first measured second, calls `meanwhile` with the process id of `larder bench`.
 fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     let folder = Folder::new(name);
@@ -40,8 +41,8 @@ fn dip(name: &str, seconds: u32, meanwhile: impl FnOnce(u32)) -> Value {
     serde_json::from_slice(&fs::read(json).expect("the report was written")).expect("JSON")
 }
 
-/// Returns the process id of the server, which is a child of process `pid`. That process has
-/// another child, which watches over the server.
+/// Returns the process id of the server, which is a child of process `pid`. That process also has
+/// another child, a watcher that kills the server if `pid` ends first.
 fn server_of(pid: u32) -> u32 {
     let binary = fs::canonicalize(BINARY).expect("the binary has a path");
     let runs_binary =

@@ -1,5 +1,6 @@
 //! Dumps of a store several times larger than memory. While other clients read and write, each dump
-//! must list every key and the server must keep its memory promise. Runs the real binary.
+//! must list every key that nobody deletes, and the server must not exceed the memory limit that
+//! `--memory` promises. Runs the real binary.
 
 mod harness;
 
@@ -13,7 +14,7 @@ use std::time::Duration;
 use harness::{Folder, Process, ask, connect, serve};
 
 const KEYS: u32 = 150_000;
-/// One key in `LARGE` has a large value.
+/// Each key whose number is a multiple of `LARGE` has a large value.
 const LARGE: u32 = 30_000;
 const MEMORY_MIB: u64 = 16;
 
@@ -140,8 +141,8 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         assert!(large.contains(" fetch=no cls=1 size=2000"), "{large}");
         assert_eq!(stat(&mut client, "larder_copies"), 0, "a dump leaves nothing in memory");
 
-        // Two clients rewrite and delete keys of the lower half during three dumps. Each dump must
-        // list all keys that nobody deletes.
+        // During three dumps, two clients set keys with numbers below `KEYS / 2`, and delete some
+        // of them again. Each dump must list all keys that nobody deletes.
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 1..3 {

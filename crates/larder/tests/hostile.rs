@@ -1,7 +1,7 @@
-//! Polite clients beside crowds of clients that are slow, rude or greedy. The server must not close
-//! the polite clients' connections, refuse their sets or let them wait for long, and must stay
-//! within its memory. Runs the real binary. `larder bench hostile` measures how much longer the
-//! polite clients wait.
+//! Polite clients beside crowds of clients that are slow, rude or greedy. The server must answer
+//! the polite clients without an error and without closing their connections. Its process must stay
+//! within the memory budget. Runs the real binary. `larder bench hostile` measures how much longer
+//! the polite clients wait beside a crowd than alone.
 
 mod harness;
 

@@ -14,8 +14,8 @@ use harness::{Folder, Server, connect};
 const FLAGS: [&str; 4] = ["--durability", "async", "--sync-interval", "60s"];
 /// Time during which each server receives writes.
 const LIFE: Duration = Duration::from_millis(300);
-/// The largest promised loss, in milliseconds. The median loss of all kills must keep this promise.
-/// Single kills may lose more, because on a busy machine the server's thread may wait longer.
+/// The largest median of the results of [`lost`], in milliseconds. A single kill may lose older
+/// writes, because on a busy machine the thread that makes early writes may not run in time.
 const PROMISE: u128 = 10;
 const KILLS: usize = 7;
 
@@ -29,8 +29,8 @@ fn lost(store: &Path, round: usize) -> u128 {
     let begun = Instant::now();
     while begun.elapsed() < LIFE {
         let number = acknowledged.len();
-        // Sets a new key, and overwrites one key that all sets share. The newest surviving value of
-        // that key must win.
+        // Sets a new key, and overwrites one key that is the same in each pass. After the kill,
+        // that key must have the newest of its values that was not lost.
         let set = format!(
             "set r{round}-{number} 0 0 100\r\n{number:0100}\r\nset last{round} 0 0 8\r\n{number:08}\r\n"
         );

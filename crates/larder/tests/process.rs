@@ -45,7 +45,8 @@ fn sockets_of_a_service_manager_are_served_and_left_to_the_next_process() {
 #[test]
 fn sockets_that_cannot_be_served_are_an_error_and_those_of_others_are_left_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    // Descriptor 4 is not open. The server must ignore it, although the count includes it.
+    // `LISTEN_FDS=2` announces the descriptors 3 and 4, but 4 is not open. The server must ignore 4
+    // and serve 3.
     let mut process = Process::spawn(&mut activated(&listener, "2", &[]));
     process.event("listening");
     process.signal("-TERM");
@@ -152,7 +153,8 @@ fn a_reload_during_the_start_takes_effect_after_it() {
 #[test]
 fn the_verbosity_command_sets_the_level_of_the_running_log() {
     let mut process = Process::spawn(serve().args(["--log-level", "warn"]));
-    // At this log level no line names the address, so the test asks the kernel for it.
+    // At this log level the server does not log the address that it listens on, so the test asks
+    // the kernel for it.
     let address = listening_address(process.child.id());
     let mut client = connect(&address);
     ask(&mut client, "verbosity 1\r\n", "OK\r\n");
@@ -438,8 +440,8 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     assert!(text.contains("cannot write --log-file"), "{text}");
 }
 
-/// The token must be printed once. It must reach neither the log file nor JSON lines, which go to a
-/// log collector.
+/// The server must print the token that it made to stderr, once. The log file must not contain the
+/// token, and neither must JSON lines, which go to a log collector.
 #[test]
 fn the_token_of_the_admin_page_is_printed_but_not_logged() {
     const TOLD: &str = "token for changes on the admin page, until the stop: ";
@@ -488,7 +490,8 @@ fn the_soft_limit_of_open_files_is_raised_and_a_low_hard_limit_is_reported() {
     assert_eq!(numbers[0], numbers[1], "{line}");
     drop(process);
 
-    // Root may raise the hard limit too, so the script gives up the capability for that.
+    // A server that runs as root may raise the hard limit as well as the soft one. So the script
+    // starts the server without the capability `CAP_SYS_RESOURCE`, which allows that.
     let mut command = Command::new("sh");
     let script = "ulimit -n 64; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   \"$0\" serve -l 127.0.0.1:0 --admin off -t 2";
@@ -525,8 +528,8 @@ fn unwise_settings_cause_warnings() {
     }
 }
 
-/// Regression test. The kernel does not discard the contents of locked memory. So an index table
-/// that reused such memory once came back with old items.
+/// Regression test. The kernel does not discard the contents of locked memory when the server frees
+/// it. In an earlier version, a new index table in such memory contained the old items.
 #[test]
 fn flushed_items_do_not_return_when_memory_is_locked() {
     let mut process = Process::spawn(serve().args(["--lock-memory", "-m", "64"]));

@@ -1,6 +1,6 @@
 //! Stores as an operator sees them: the messages of a start, what survives a stop and a crash, and
-//! which processes may open a store. After each step, `larder check` must agree. Runs the real
-//! binary.
+//! which processes may open a store. After many steps, `larder check` must report the state that
+//! the test expects. Runs the real binary.
 
 mod harness;
 
@@ -191,11 +191,12 @@ fn within_a_boot_a_restart_with_another_wall_clock_changes_no_expiry() {
         let exptime = wall(ahead) + 50;
         server.ask(&format!("set absolute 0 {exptime} 1\r\nx\r\n"), "STORED\r\n");
         assert!((40..=51).contains(&time_to_live(&server, "absolute")));
-        // The first restart follows a stop, the second one a crash.
+        // The next start follows a crash. The first start of this loop followed a clean stop.
         server.until_durable();
         server.kill();
     }
-    // After a reboot the store must follow the wall clock, unless that is behind the store's time.
+    // With another `boot_id`, the server believes that the machine has rebooted since the last run.
+    // Then the store's time must jump to the wall clock's time, unless that is earlier.
     for (ahead, reply) in [(-3600, "VALUE k 0 1\r\nx\r\nEND\r\n"), (3600, "END\r\n")] {
         with_superblock(&store, |superblock| superblock.boot_id ^= 1);
         let server = start(ahead);
@@ -214,10 +215,12 @@ fn a_store_without_a_size_takes_a_moderate_one_and_keeps_it() {
     process.event("serving");
     drop(process);
     let bytes = fs::metadata(&store).expect("a store").len();
-    // The default is 1 GiB for this memory, or a quarter of the free space if that is less.
+    // The default size is 1 GiB with this memory limit, or a quarter of the free space if that is
+    // less.
     assert!(bytes <= 1 << 30, "{bytes}");
     assert!(line.contains(&format!("bytes={bytes}")) && line.contains("PATH:SIZE"), "{line}");
-    // The store keeps its size, and grows at a restart with a larger one.
+    // A restart without a size keeps the store's size. A restart with a larger size enlarges the
+    // store.
     for (more, wanted) in [("", bytes), (":1100MB", 1100 << 20)] {
         let mut process =
             Process::spawn(serve().args(["--store", &format!("{}{more}", store.display())]));
@@ -310,7 +313,8 @@ fn damage_is_refused_or_dropped_but_never_hidden() {
     let value = "v".repeat(5000);
     for key in ["one", "two", "three"] {
         server.ask(&format!("set {key} 0 0 5000\r\n{value}\r\n"), "STORED\r\n");
-        // Each item gets its own commit, so that the next commit proves it to have been durable.
+        // Each item gets its own commit. The trailer of a later commit proves that the item was
+        // durable, so a start must report damage to the item and not take it for a torn write.
         server.until_durable();
     }
     // Kills the server: after a clean stop, the next start may use the index image and read no
@@ -411,7 +415,7 @@ fn hit(n: usize) -> Vec<u8> {
     [format!("VALUE key{n} 0 {}\r\n", value.len()).as_bytes(), &value[..], b"\r\n"].concat()
 }
 
-/// Sends `request` and compares the replies as they come.
+/// Sends `request`, reads as many bytes as `expected` has, and compares them with `expected`.
 fn expect(client: &mut (impl Read + Write), request: &[u8], expected: &[u8]) {
     client.write_all(request).expect("it reads");
     let mut reply = vec![0; expected.len()];

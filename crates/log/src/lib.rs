@@ -1,10 +1,10 @@
 //! The log: fixed-size segments of records in RAM frames.
 //!
 //! This crate knows records, segments, streams and addresses; it does not know what a key means. A
-//! record is appended to the open segment of a stream and never changes afterwards. Readers
-//! therefore need no lock: they follow an address into a frame and copy the bytes out. A frame is
-//! reused only after a quiescent period (see [`memory::epoch`]), when no reader can still hold a
-//! pointer into it.
+//! record is appended to the open segment of a stream. Afterwards it does not change, unless the
+//! engine changes a counter or a rate limiter in place. Readers of all other records need no lock:
+//! they follow an address into a frame and copy the bytes out. A frame is reused only after a
+//! quiescent period (see [`memory::epoch`]), when no reader can still hold a pointer into it.
 //!
 //! ```
 //! use larder_log::*;
@@ -15,7 +15,7 @@
 //! let (budget, epochs) = (Arc::new(Budget::new(8 << 20)), Arc::new(Epochs::default()));
 //! let log = Log::new(config, None, budget, Arc::clone(&epochs))?;
 //! let mut thread = epochs.join();
-//! thread.tick(); // records that the thread reads from here on stay until its next tick
+//! thread.tick(); // until the thread's next tick, no record that it reads is freed
 //!
 //! let fields = Fields::default();
 //! let layout = Layout::of(&fields, 3, 5);

@@ -39,7 +39,8 @@ pub struct Config {
 pub struct Log {
     pub(crate) segment_size: usize,
     pub(crate) budget: Arc<Budget>,
-    /// Memory that is kept for [loading](Log::load_if_absent) further segments.
+    /// Memory of segments that were [loaded](Log::load_if_absent) and are no longer needed. The
+    /// next loads use it again.
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: GrowingTable<Segment>,
@@ -47,11 +48,12 @@ pub struct Log {
     pub(crate) free_places: Mutex<Places>,
     pub(crate) streams: [Open; 2],
     pub(crate) closings: Closings,
-    /// The chunks of all [appenders](Log::appender); `appenders` is their number.
+    /// The open chunk of each [appender](Log::appender). `appenders` is the number of entries.
     pub(crate) open_chunks: Mutex<Vec<Arc<OpenChunk>>>,
     pub(crate) appenders: AtomicUsize,
     pub(crate) usage: Mutex<UsageTable>,
-    /// Segments that have changed since the usage table last examined them, each listed once.
+    /// Segments whose row in `usage` may be out of date, each listed once. The next query of
+    /// `usage` examines them again.
     pub(crate) changed: Mutex<Vec<SegmentNumber>>,
     /// For each segment: 1 if the segment is listed in `changed`, otherwise 0.
     pub(crate) listed: GrowingTable<AtomicU8>,
@@ -61,7 +63,8 @@ pub struct Log {
     pub(crate) wanted_places: AtomicU32,
     /// True if nothing is evicted from the store.
     pub(crate) keeps_all: bool,
-    /// Number of places that cleaning dead records would free; 0 if items are evicted.
+    /// Number of places that cleaning could gain from the dead bytes of sealed segments. Stays 0 in
+    /// a log that evicts items.
     pub(crate) reclaimable: AtomicUsize,
     /// Number of segments that are being emptied, or are emptied and not yet durably free.
     pub(crate) evicting: AtomicU32,
@@ -76,8 +79,8 @@ pub struct Log {
     pub(crate) store: Option<Store>,
 }
 
-/// While a store runs, places may be added until the tables with an entry per place take
-/// 1/`MEMORY_SHARE` of memory.
+/// Limits the growth of a running store: the tables with an entry per place may take at most
+/// 1/`MEMORY_SHARE` of the log's memory limit.
 const MEMORY_SHARE: u64 = 4;
 
 /// Returns the largest number of places whose tables fit into their share of `memory` bytes.
@@ -104,7 +107,8 @@ impl Log {
         assert!(config.segment_size.is_power_of_two());
         assert!(config.segment_size <= crate::MAX_SEGMENT_SIZE);
         let frames = Arc::new(Frames::reserve(config.max_frame_bytes, config.segment_size)?);
-        // Without a store nothing is read from a device, so there are no copies.
+        // The number of frames that copies may take. It is 0 without a store, because all segments
+        // then have frames and no record needs a copy.
         let frames_at_most = if store.is_some() { frames.count() as usize } else { 0 };
         let count = match &mut store {
             Some(store) => {
@@ -112,8 +116,8 @@ impl Log {
                 store.segment_count()
             }
             None => {
-                // Jumbos are longer than half a segment, so three numbers per frame are enough for
-                // any mix of jumbos and normal segments.
+                // Jumbos are longer than half a segment, so three segment numbers per frame are
+                // enough for any mix of jumbos and normal segments.
                 let wanted = (config.max_frame_bytes as usize / config.segment_size + 8) * 3;
                 wanted.min(crate::address::MAX_SEGMENT as usize)
             }
@@ -209,8 +213,8 @@ impl Log {
         self.numbers().filter(|&number| self.segment(number).is_in_use()).count() as u32
     }
 
-    /// Returns how often background work has examined a segment to decide what to write, free or
-    /// report.
+    /// Returns the number of times that background work has examined a segment to decide what to
+    /// write, free or report.
     pub fn segments_looked_at(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
@@ -229,8 +233,9 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
-    /// Returns true if a writer could take a frame now. If nothing is evicted and there is no
-    /// store, a frame may even take the memory that another thread [waits for](Budget::want).
+    /// Returns true if a writer could take a frame now. A frame must leave free the memory that
+    /// another thread [waits for](Budget::want), except in a log without a store that evicts
+    /// nothing.
     pub fn has_frame_for_writers(&self) -> bool {
         self.frames.has_one_for_writers(&self.budget)
     }
@@ -250,8 +255,8 @@ impl Log {
         self.frames.shrink(&self.budget);
     }
 
-    /// Frees the memory that is kept for loading segments. Called when the memory limit changes,
-    /// because fewer segments may be loaded from then on.
+    /// Frees the memory that is kept for the next loads of segments. The lane calls this when its
+    /// memory limit changes, because the new limit may be smaller.
     pub fn forget_spare(&self) {
         let spare = std::mem::take(&mut *lock(&self.spare_images));
         self.budget.release((spare.len() * self.segment_size()) as u64);
@@ -279,8 +284,8 @@ impl Log {
         self.pins.are_in(self.segment(number).frame())
     }
 
-    /// Keeps the value of the record at `address`, from its byte `from` on, readable even after the
-    /// record is dead or its frame dropped.
+    /// Pins the value of the record at `address`, from the value's byte `from` on: it stays
+    /// readable even after the record is dead or its frame is dropped.
     ///
     /// # Safety
     /// The same as for [`Log::record`], for the given record.
@@ -294,16 +299,17 @@ impl Log {
         if !in_frame {
             return self.pins.copy(rest);
         }
-        // SAFETY: only `Log::give_back` returns a frame, and by the caller's promise not before the
-        // thread's next quiescent point.
+        // SAFETY: only `Log::give_back` gives a frame back for reuse, and it unpins the frame's
+        // values first. By the caller's promise, it does not run for this frame before the thread's
+        // next quiescent point.
         unsafe { self.pins.pin(frame, rest) }
     }
 
-    /// Prefetches the record at `address`. Without a frame, prefetches the entries that lead to the
-    /// record's copy.
+    /// Prefetches the record at `address`. If its segment has no frame, prefetches the slots that
+    /// may lead to a copy of the record.
     ///
     /// # Safety
-    /// The thread must be awake in the epochs.
+    /// The thread must be an awake participant of the log's epochs.
     #[inline]
     pub unsafe fn prefetch(&self, address: Address) {
         let frame = self.segment(address.segment()).frame();
@@ -320,14 +326,14 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         for Dropped { frame, jumbo, .. } in std::mem::take(&mut *lock(&self.dropped)) {
-            // SAFETY: the log ends, so no thread reads the frame any more.
+            // SAFETY: the log is being dropped, so no thread reads the frame any more.
             unsafe { self.give_back(frame as *mut u8, jumbo) };
         }
         for number in self.numbers() {
             let segment = self.segment(number);
             let jumbo = segment.jumbo_mapping();
             if segment.state() != State::Free && jumbo != 0 && !segment.frame().is_null() {
-                // SAFETY: the log ends, so no thread reads the jumbo any more.
+                // SAFETY: the log is being dropped, so no thread reads the jumbo any more.
                 drop(unsafe { Mapping::of_jumbo(segment.free(), jumbo) });
             }
         }

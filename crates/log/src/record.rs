@@ -53,9 +53,9 @@ pub enum Kind {
     Counter = 0x80,
     /// An item whose value is the state of a rate limiter, which may change in place.
     Limiter = 0x81,
-    /// A kind that only newer versions of the program write (0x82 or 0x83). The length and the
-    /// checksum of such a record are computed like those of an item. So a reader can skip the
-    /// record and does not take it for damage.
+    /// Stands for the kinds 0x82 and 0x83, which only newer versions of the program write. The
+    /// length and the checksum of such a record are computed like those of an item. So a reader can
+    /// skip the record and does not take it for damage.
     Newer = 0x82,
 }
 
@@ -107,7 +107,8 @@ pub struct Fields {
     pub flags: u32,
     /// True if the item is marked stale.
     pub stale: bool,
-    /// True if the item replaced a version that had been read. Its read frequency then starts at 1.
+    /// True if the item's read frequency started at 1, because the item replaced a version that had
+    /// been read.
     pub inherits_reads: bool,
 }
 
@@ -197,11 +198,11 @@ pub unsafe fn write_head(at: *mut u8, layout: &Layout, fields: &Fields, key: &[u
     }
 }
 
-/// Writes the head of a filler of `bytes` at `at`; a filler is unused space.
+/// Writes the head of a filler at `at`. The filler takes `bytes` bytes, whose contents are unused.
 ///
 /// # Safety
 /// `at` must be valid for writes of `bytes` bytes, which no other thread reads yet. `bytes` must be
-/// a multiple of 8 from 16 up to 16 MiB.
+/// a multiple of 8, at least 16 and at most 16 MiB.
 pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
     debug_assert!(bytes >= 16 && bytes.is_multiple_of(8) && bytes - HEADER < JUMBO_LENGTH);
     let layout = Layout { header: HEADER, key: 0, value: bytes - HEADER };
@@ -214,10 +215,10 @@ pub unsafe fn write_filler(at: *mut u8, bytes: usize) {
 /// has the same length.
 ///
 /// # Safety
-/// `at` must point to a whole record with this layout, valid for writes, whose kind [changes in
-/// place](Kind::changes_in_place). The calling thread must hold the lock of the key's index stripe:
-/// other threads read the record's version and value only under that lock. No commit may cover the
-/// record before the change is complete.
+/// `at` must point to a whole record with this layout, valid for writes. Records of its kind must
+/// be able to [change in place](Kind::changes_in_place). The calling thread must hold the lock of
+/// the key's index stripe: other threads read the record's version and value only under that lock.
+/// No commit may cover the record before the change is complete.
 #[inline]
 pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest): (&[u8], &[u8])) {
     debug_assert!(seq <= MAX_SEQ && first.len() + rest.len() == layout.value);
@@ -234,8 +235,9 @@ pub unsafe fn change_value(at: *mut u8, layout: &Layout, seq: u64, (first, rest)
     }
 }
 
-/// Returns the address by which loom models track the bytes of a record that change in place. The
-/// record's own address tracks its other bytes.
+/// Loom models track the bytes of a record that may change in place and its other bytes separately.
+/// Returns the address that stands for the former in [`sync::reads`] and [`sync::writes`]; the
+/// address `at` stands for the latter.
 fn changing_part(at: *const u8) -> *const u8 {
     at.wrapping_add(1)
 }
@@ -269,8 +271,8 @@ pub struct Head<'a> {
 impl<'a> Head<'a> {
     /// Parses the head at the start of `bytes`, which may hold anything. Returns `None` if these
     /// bytes cannot begin a record, or do not contain its whole head. The value need not be there.
-    /// `jumbo` is the value length of the jumbo whose segment is parsed; with `None`, a jumbo's
-    /// record is refused.
+    /// If `bytes` are from a jumbo's segment, `jumbo` must be the length of its value; otherwise it
+    /// is `None`. With `None`, returns `None` for a jumbo's record.
     pub fn parse(bytes: &'a [u8], jumbo: Option<usize>) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<HEADER>()?;
         let [s0, s1, s2, s3, s4, s5, key, v0, v1, v2, meta, c0, c1, c2, c3] = *fixed;

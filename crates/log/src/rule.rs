@@ -1,10 +1,10 @@
 //! The rules that keep data safe. The code that enforces a rule first calls [`Rule::is_broken`].
 //!
 //! With the feature `breakable`, a simulation can break one rule on purpose, to test that the
-//! simulation notices. The simulation can also let other threads run at certain points, such as
-//! between the reservation and the filling of a record. Only the simulator's feature of the same
-//! name turns `breakable` on. Without `breakable`, the code here is constant and compiles to
-//! nothing.
+//! simulation notices. This file also has the hooks by which a simulation lets other threads run at
+//! certain points, such as between the reservation and the filling of a record. Only the feature
+//! `breakable` of the crate `sim` turns the feature on. Without it, no rule is ever broken and the
+//! hooks compile to nothing.
 
 /// A rule. Breaking it loses data or returns wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,33 +14,35 @@ pub enum Rule {
     FreeWhenDurable = 1,
     /// A commit waits until the records that it covers are filled.
     WaitForAppends = 2,
-    /// A recovery takes the version of a key with the greatest seq, wherever its record lies.
+    /// Of the versions of a key, a recovery takes the one with the greatest seq, wherever its
+    /// record lies.
     SeqDecides = 3,
-    /// Memory is reused only after every thread has passed a quiescent point.
+    /// Memory is reused only after every participant has passed a quiescent point or is asleep.
     QuiescentReuse = 4,
-    /// A segment with ends is freed only when dead maps cover the records that the ends hide.
+    /// A segment with ends is freed only when dead maps cover the records that the ends hide, or
+    /// when the ends were moved as tombstones.
     EndsAreCovered = 5,
     /// A frame is dropped only when its segment is durable.
     DropWhenDurable = 6,
-    /// A change is acknowledged only when its commit is durable.
+    /// In sync mode, a change is acknowledged only when its commit is durable.
     AcknowledgeWhenDurable = 7,
     /// Bytes read from a device are checked before they are trusted.
     CheckWhatIsRead = 8,
     /// A `flush_all` is durable before it is acknowledged.
     FenceFirst = 9,
-    /// No answer depends on data that is not durable.
+    /// In sync mode, no answer depends on data that is not durable.
     AnswerWhenDurable = 10,
     /// Every removal of a record from the index notes its death.
     DeathsAreNoted = 11,
     /// A death is noted with the earliest commit that the record's successor can be in.
     DeathsAreNotedEarly = 12,
-    /// A dead map is written only when the changes that it records are durable.
+    /// A dead map is written only when the changes that superseded its records are durable.
     MapWhenDurable = 13,
-    /// A recovery notes the deaths that no dead map marks.
+    /// A recovery notes the deaths that no dead map has.
     RecoveryNotesDeaths = 14,
     /// The new size of a grown device is durable before the superblock names it.
     SizeBeforeSuperblock = 15,
-    /// Records that were written early count as durable only once their commit is.
+    /// Records that were written early count as durable only once their commit is durable.
     EarlySettlesNothing = 16,
     /// No tail place is overwritten while it holds the durable tail, the tail being synced, or the
     /// last tail written.
@@ -51,7 +53,8 @@ pub enum Rule {
     /// An older slot leads to an item that a set seems to have replaced without reading it. The
     /// slot is dropped only when the key in its record is known to be the key that was set.
     OlderIsProved = 19,
-    /// A read of a key never returns the item of an older slot that a set of this key replaced.
+    /// A read of a key never returns an item that a set of this key has replaced, although an older
+    /// slot still leads to the item.
     OlderNeverAnswers = 20,
     /// No dead map is made for a segment that older slots lead to.
     MapsWaitForOlder = 21,
@@ -74,8 +77,8 @@ mod switch {
         }
     }
 
-    /// True if, with a store, threads take chunks from their first record on. Loom models append
-    /// too little to take chunks otherwise.
+    /// If true, a thread takes a chunk for its first record in a store, without first appending
+    /// many records. Loom models append too few records to take chunks otherwise.
     pub(crate) const CHUNKS_AT_ONCE: bool = cfg!(loom);
 
     /// Called when a thread has reserved space and not filled it yet. Only a simulation does
@@ -96,8 +99,8 @@ mod switch {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-    /// True: with a store, threads take chunks from their first record on. Simulated threads append
-    /// too little to take chunks otherwise.
+    /// If true, a thread takes a chunk for its first record in a store, without first appending
+    /// many records. Simulated threads append too few records to take chunks otherwise.
     pub(crate) const CHUNKS_AT_ONCE: bool = true;
 
     /// The rule that is broken in this process; 0 if none.
@@ -206,7 +209,8 @@ mod switch {
         AT_RESERVATION.set(others);
     }
 
-    /// Sets `flag` whenever this thread waits for another thread's append or lock from now on.
+    /// From now on, sets `flag` whenever the calling thread waits for an append or a lock of
+    /// another thread.
     pub fn tell_waiting(flag: Arc<AtomicBool>) {
         WAITING.set(Some(flag));
     }

@@ -48,9 +48,9 @@ pub struct Segment {
     /// Bytes reserved so far, and the flag `CLOSED`. Advanced by appenders.
     tail: AtomicU32,
     /// Upper half: the generation, which counts how often the segment's number has been used. Lower
-    /// half: the dead bytes of this generation, as far as threads have reported them. The lower
-    /// half is negative (in two's complement) if records are revived before another thread has
-    /// reported them dead.
+    /// half: the dead bytes of this generation, as far as threads have reported them. If one thread
+    /// [revives](Segment::revive) a record before another has reported it dead, the lower half may
+    /// become negative (in two's complement).
     use_and_dead: AtomicU64,
     state: AtomicU8,
     /// Number of the segment's stream.
@@ -75,13 +75,14 @@ pub struct Segment {
     capacity: AtomicU32,
     /// A jumbo's value length in bytes, at most 1 GiB; 0 for a normal segment.
     jumbo_value: AtomicU32,
-    /// A jumbo's mapping length in bytes. While a jumbo has no mapping, the number has no meaning,
-    /// but stays above 0. 0 for a normal segment, and for a dead jumbo that recovery did not load.
+    /// A jumbo's mapping length in bytes. It is 0 for a normal segment, and for a dead jumbo that
+    /// recovery did not load. While any other jumbo has no mapping, the number stays above 0, so
+    /// that [`Segment::is_jumbo`] is true.
     jumbo_mapping: AtomicU32,
     /// Estimate of the bytes to read for a record of unknown size; 0 before any record was read.
     record_size: AtomicU32,
-    /// Bytes of the largest record, noted only where nothing is evicted; [`UNKNOWN`] if the segment
-    /// was read from a store.
+    /// Bytes of the largest record, noted only in a log that evicts nothing; [`UNKNOWN`] if the
+    /// segment was read from a store.
     largest: AtomicU32,
 }
 
@@ -132,7 +133,8 @@ impl Segment {
         self.tail.store(room.start as u32, Ordering::Release);
     }
 
-    /// Begins a new generation. The places of a jumbo after its first need no other preparation.
+    /// Begins a new generation. [`Segment::open`] does this, too. The places of a jumbo after its
+    /// first are not opened, so for them it is the only preparation.
     pub(crate) fn begin_generation(&self) {
         self.set_generation(self.generation().wrapping_add(1));
     }
@@ -147,8 +149,9 @@ impl Segment {
         self.use_and_dead.store(word, Ordering::Relaxed);
     }
 
-    /// Fills the entry with a sealed segment that was found on a store. All its bytes count as dead
-    /// until records are revived.
+    /// Makes this the entry of a sealed segment that was found on a store. All its bytes up to
+    /// `filled` count as dead at first. The recovery then [revives](Segment::revive) the newest
+    /// version of each key.
     pub(crate) fn restore(&self, restored: Restored) {
         let (value, mapping) = restored.jumbo.unwrap_or((0, 0));
         self.stream.store(restored.stream, Ordering::Relaxed);
@@ -162,8 +165,9 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// Sets the end of the records of a segment that was read from a store. All its bytes become
-    /// dead except those revived since [`Segment::restore`].
+    /// Sets `end`, the offset behind the last record of a segment that was read from a store.
+    /// Counts all bytes before `end` as dead, except those that were [revived](Segment::revive)
+    /// since [`Segment::restore`].
     pub(crate) fn set_end(&self, end: u32) {
         self.kill(end as usize);
         self.closed.store(end, Ordering::Release);
@@ -171,8 +175,8 @@ impl Segment {
         self.tail.store(end | CLOSED, Ordering::Release);
     }
 
-    /// Restores the expiries, as [`Segment::expiries`] returned them, and the dead bytes of a
-    /// segment that was read from a store.
+    /// Restores facts about a segment that was read from a store: its `expiries`, which are results
+    /// of [`Segment::expiries`], and the number of its dead bytes.
     pub(crate) fn restore_history(&self, expiries: (u32, u32, bool), dead: u32) {
         let (min_expiry, max_expiry, immortal) = expiries;
         self.min_expiry.store(min_expiry, Ordering::Relaxed);
@@ -200,8 +204,8 @@ impl Segment {
         self.set_state(State::Sealed);
     }
 
-    /// Reserves `bytes` and returns their offset. Returns `None` if the segment is closed, or if
-    /// fewer than `more` bytes would be left behind them.
+    /// Reserves `bytes` and returns their offset. Returns `None` if the segment is closed, or if it
+    /// would then have fewer than `more` free bytes.
     #[inline]
     pub(crate) fn reserve(&self, bytes: u32, more: u32) -> Option<u32> {
         let capacity = self.capacity.load(Ordering::Relaxed);
@@ -301,7 +305,7 @@ impl Segment {
         self.tail.load(Ordering::Acquire) & !CLOSED
     }
 
-    /// Notes the size of a reserved record, in bytes. Called only where nothing is evicted.
+    /// Notes the size of a reserved record, in bytes. Called only in a log that evicts nothing.
     #[inline]
     pub(crate) fn note_record(&self, bytes: u32) {
         if bytes > self.largest.load(Ordering::Relaxed) {
@@ -310,12 +314,14 @@ impl Segment {
     }
 
     /// Returns the size of the segment's largest record in bytes; `None` if the segment was read
-    /// from a store. Valid only where nothing is evicted, because the sizes are noted only there.
+    /// from a store. Valid only in a log that evicts nothing, because other logs do not note the
+    /// sizes.
     pub(crate) fn largest(&self) -> Option<u32> {
         Some(self.largest.load(Ordering::Relaxed)).filter(|&bytes| bytes != UNKNOWN)
     }
 
-    /// Returns the total size of the dead records in bytes; see [`Log::dead`](crate::Log::dead).
+    /// Returns the number of dead bytes, as far as threads have reported them.
+    /// [`Log::dead`](crate::Log::dead) says how exact the number is.
     pub(crate) fn dead(&self) -> u32 {
         let dead = self.use_and_dead.load(Ordering::Acquire) as u32;
         if dead as i32 >= 0 { dead } else { 0 }
@@ -333,7 +339,8 @@ impl Segment {
         self.add_dead(bytes, Some(generation))
     }
 
-    /// Counts `bytes` as alive: a superseded record is current again.
+    /// No longer counts `bytes` as dead. For example, an undo makes a superseded record current
+    /// again.
     pub fn revive(&self, bytes: usize) {
         self.add_dead(0u32.wrapping_sub(bytes as u32), None);
     }
@@ -458,7 +465,8 @@ impl Segment {
         self.jumbo_mapping() != 0
     }
 
-    /// Returns a jumbo's mapping length in bytes; 0 for a normal segment.
+    /// Returns a jumbo's mapping length in bytes; 0 for a normal segment, and for a dead jumbo that
+    /// recovery did not load.
     pub fn jumbo_mapping(&self) -> usize {
         self.jumbo_mapping.load(Ordering::Relaxed) as usize
     }

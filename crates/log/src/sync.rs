@@ -1,5 +1,6 @@
-//! Atomics, mutexes and spinning, replaced by loom's when a model is checked (`--cfg loom`). Also
-//! marks reads and writes of plain memory, which loom cannot see by itself.
+//! Atomics, mutexes and spinning. In loom models (`--cfg loom`), loom's versions replace them. The
+//! functions [`reads`], [`writes`] and [`discarded`] tell loom of accesses to plain memory, which
+//! loom cannot see by itself.
 
 #[cfg(loom)]
 pub mod model;
@@ -42,13 +43,13 @@ pub fn publish(place: &atomic::AtomicU64, slot: u64) {
 }
 
 /// Marks that the calling thread reads the object at `at`. A loom model fails unless the last write
-/// to the object happened before. Without loom this does nothing.
+/// to the object happened before this read. Without loom this does nothing.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn reads(_at: *const u8) {}
 
 /// Marks that the calling thread writes the object at `at`. A loom model fails unless all earlier
-/// accesses by other threads happened before. Without loom this does nothing.
+/// accesses by other threads happened before this write. Without loom this does nothing.
 #[cfg(not(loom))]
 #[inline(always)]
 pub fn writes(_at: *const u8) {}

@@ -21,14 +21,15 @@ pub const HEADER_LEN: usize = 24;
 /// The longest body (extras, key and value) that a packet may announce, in bytes.
 pub const BODY_LEN_MAX: usize = 1 << 30;
 
-/// The expiry time that forbids creating a missing counter.
+/// The expiry time with which an increment or decrement does not create a missing counter.
 const NEVER_CREATE: u32 = u32::MAX;
 
-/// The result of [`parse`]. Only input with a wrong magic number is refused without a reply.
+/// The result of [`parse`]. The reply of a refusal is `None` only if the magic number is wrong.
 pub type Parsed<'a> = Parse<Request<'a>, Option<Refusal>>;
 
 /// Parses the request at the beginning of `input` and passes its key to `keys`. An incomplete or
-/// refused request leaves no key there, except that [`Parse::NeedValue`] keeps its key.
+/// refused request leaves no key in `keys`, with one exception: if the result is
+/// [`Parse::NeedValue`], the key of the storage command stays there.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     if input.first().is_some_and(|&magic| magic != BINARY_MAGIC) {
@@ -123,7 +124,8 @@ impl Header {
         }
     }
 
-    /// Returns the kind of the opcode if it exists and the lengths fit it; otherwise the refusal.
+    /// Returns the kind of the opcode. Returns a refusal if the opcode does not exist or the
+    /// lengths do not fit it.
     #[inline]
     fn check<'a>(&self) -> Result<Kind, Parsed<'a>> {
         if self.key_len + self.extras_len > self.body_len {
@@ -159,9 +161,9 @@ impl Header {
         if fits { Ok(kind) } else { Err(self.refuse(Status::InvalidArguments, Then::Close)) }
     }
 
-    /// Refuses opcodes that memcached does not know, and those of SASL. Unless SASL is compiled in
-    /// and enabled, memcached replies that it does not know these opcodes, but checks the packets'
-    /// lengths first.
+    /// Refuses opcodes that memcached does not know, and the opcodes of SASL. A memcached without
+    /// SASL first checks the lengths of a SASL packet, and then replies that it does not know the
+    /// opcode. So does this function.
     #[cold]
     fn refuse_unserved<'a>(&self) -> Parsed<'a> {
         let fits = match self.head.opcode {

@@ -3,11 +3,12 @@
 use crate::scan::find_separator;
 use crate::{BINARY_MAGIC, KEY_LEN_MAX};
 
-/// The number of bytes of a text line that are searched. A legal key ends within them.
+/// The number of bytes of a text line that are searched: the longest key, and 16 bytes for what
+/// precedes it, such as `gats` and an expiry time of ten digits.
 const SEEN: usize = 16 + KEY_LEN_MAX;
 
-/// Returns the probable key of the first request in the input. A wrong guess must be harmless, as
-/// in prefetching; never execute a request with this key.
+/// Returns the probable key of the first request in the input. The guess may be wrong. So the
+/// caller may use it for prefetching, but must not execute a request with it.
 #[inline]
 pub fn guess_key(input: &[u8]) -> Option<&[u8]> {
     let key = match *input {

@@ -35,8 +35,8 @@ pub use guess::guess_key;
 /// The longest key, in bytes.
 pub const KEY_LEN_MAX: usize = 250;
 
-/// The longest text line that a parser buffers, in bytes. Retrieval lines have no limit because
-/// they are parsed piece by piece.
+/// If the input is longer than this many bytes and has no line end, a parser refuses it instead of
+/// asking for more input. Retrieval lines have no limit, because they are parsed piece by piece.
 pub const LINE_LEN_MAX: usize = 2048;
 
 /// The longest value that a length field may announce, in bytes. memcached stores this length plus
@@ -79,8 +79,9 @@ pub enum Parse<R, E> {
         consumed: usize,
     },
     /// A storage request whose value has not arrived completely. The caller has two choices. It can
-    /// wait and parse again. Or it can receive the value elsewhere and, when the value is complete,
-    /// parse the `header` bytes again. A header without its value always parses to this variant.
+    /// wait for the value and parse the whole input again. Or it can receive the value into another
+    /// buffer and parse only the `header` bytes again when the value is complete. A header without
+    /// its value always parses to this variant, which has the request.
     NeedValue {
         /// The request; its value is empty.
         request: R,

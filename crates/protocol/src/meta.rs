@@ -28,8 +28,8 @@ pub enum Verb {
     Debug,
 }
 
-/// A meta command. Its key goes to the [`KeySink`](crate::KeySink) unless
-/// [`plain_key`](Self::plain_key) is `None`.
+/// A meta command. The parser passes its key to the [`KeySink`](crate::KeySink), unless
+/// [`plain_key`](Self::plain_key) is `None`. The caller then has to decode or refuse the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta<'a> {
     /// The verb.
@@ -44,12 +44,14 @@ pub struct Meta<'a> {
     pub value: &'a [u8],
 }
 
-/// The number of tokens, including the verb, in which memcached looks for malformed flags.
+/// memcached looks for malformed flags only in this many tokens at the beginning of the line,
+/// counting the verb and the key.
 const TOKENS_MAX: usize = 23;
 
 impl<'a> Meta<'a> {
-    /// Splits a command line into pieces; the flags begin after `skip` tokens. Returns `None` if
-    /// there is no key, or if a flag does not begin with a letter or a digit.
+    /// Splits a command line into pieces. The first `skip` tokens, including verb and key, are not
+    /// flags. Returns `None` if there is no key, or if a flag does not begin with a letter or a
+    /// digit.
     pub(crate) fn parse(verb: Verb, line: &'a [u8], skip: usize) -> Option<Self> {
         let mut tokens = Tokens::new(line);
         tokens.next();
@@ -77,7 +79,7 @@ impl<'a> Meta<'a> {
         (!self.base64 && self.key.len() <= KEY_LEN_MAX).then_some(self.key)
     }
 
-    /// Returns the flags with their tokens, in their order.
+    /// Returns the flags in the order in which they were sent, each together with its token.
     #[inline]
     pub fn tokens(&self) -> Tokens<'a> {
         Tokens::new(self.flags)

@@ -39,9 +39,9 @@ lines! {
     TOO_MANY_FLAGS = "CLIENT_ERROR options flags are too long";
     /// A meta flag whose token is not a number.
     BAD_TOKEN = "CLIENT_ERROR bad token in command line format";
-    /// A D token that is not a number. `ma` replies `INVALID_OR_DUPLICATE_FLAG` instead.
+    /// The token of flag `D` is not a number. `ma` replies `INVALID_OR_DUPLICATE_FLAG` instead.
     BAD_DELTA_TOKEN = "CLIENT_ERROR invalid numeric delta value";
-    /// A J token that is not a number. `ma` replies `INVALID_OR_DUPLICATE_FLAG` instead.
+    /// The token of flag `J` is not a number. `ma` replies `INVALID_OR_DUPLICATE_FLAG` instead.
     BAD_INITIAL_TOKEN = "CLIENT_ERROR invalid numeric initial value";
     /// An opaque token that is too long.
     OPAQUE_TOO_LONG = "CLIENT_ERROR opaque token too long";
@@ -51,11 +51,11 @@ lines! {
     INVALID_SET_MODE = "CLIENT_ERROR invalid mode for ms M token";
     /// An unknown mode of ma.
     INVALID_ARITHMETIC_MODE = "CLIENT_ERROR invalid mode for ma M token";
-    /// An ma with a policy and parts of a limit.
+    /// An `ma` that names a policy and also has a flag that defines a limit.
     POLICY_AND_LIMIT = "CLIENT_ERROR a policy (Q) takes no B, N, M or G";
     /// An ma with a policy that the server does not have.
     UNKNOWN_POLICY = "CLIENT_ERROR unknown policy";
-    /// An ma that decrements with a budget.
+    /// An `ma` in decrement mode that has a budget.
     BUDGET_AND_DECREMENT = "CLIENT_ERROR MD takes no budget (B)";
     /// A limit that needs a window and has none.
     LIMIT_NEEDS_WINDOW = "CLIENT_ERROR MW and MG need a window (N)";
@@ -125,7 +125,7 @@ lines! {
     STORED = "STORED";
     /// The mode of a storage command does not allow the write.
     NOT_STORED = "NOT_STORED";
-    /// The item has another cas id.
+    /// The item's cas id is not the one in the request.
     EXISTS = "EXISTS";
     /// There is no such item.
     NOT_FOUND = "NOT_FOUND";
@@ -139,7 +139,7 @@ lines! {
     META_MISS = "EN";
 }
 
-/// The largest length of a number, in bytes.
+/// The largest length of a 64-bit number in decimal, in bytes.
 pub const NUMBER_LEN_MAX: usize = 20;
 
 /// The largest length of a line that [`value_line`] writes, in bytes.
@@ -156,7 +156,7 @@ const PAIRS: [u8; 200] = {
     pairs
 };
 
-/// Writes `number` in decimal to the beginning of `out` and returns its length.
+/// Writes `number` in decimal to the beginning of `out`. Returns the number of bytes written.
 ///
 /// # Panics
 /// Panics if `out` is too short; [`NUMBER_LEN_MAX`] bytes are always enough.
@@ -179,8 +179,8 @@ pub fn write_u64(out: &mut [u8], mut number: u64) -> usize {
     len
 }
 
-/// Writes `VALUE key flags length[ cas]` with its line end to the beginning of `out` and returns
-/// its length.
+/// Writes the line `VALUE key flags length[ cas]` with its line end to the beginning of `out`.
+/// Returns the number of bytes written.
 ///
 /// # Panics
 /// Panics if `out` is too short; [`VALUE_LINE_MAX`] bytes are enough for keys of legal length.

@@ -13,8 +13,8 @@ pub fn find(haystack: &[u8], needle: u8) -> usize {
     while let Some(chunk) = haystack.get(at..at + 8) {
         let Ok(bytes) = <[u8; 8]>::try_from(chunk) else { break };
         let difference = u64::from_le_bytes(bytes) ^ pattern;
-        // The lowest byte that `zeros` marks is a true match. Only bytes above it can be marked
-        // falsely.
+        // `zeros` marks the bytes of `difference` that are 0. A borrow of the subtraction may mark
+        // a byte falsely, but only above a true match. So the lowest marked byte is a true match.
         let zeros = difference.wrapping_sub(LOW) & !difference & HIGH;
         if zeros != 0 {
             return at + zeros.trailing_zeros() as usize / 8;
@@ -37,7 +37,8 @@ pub fn find_separator(haystack: &[u8]) -> usize {
         let zeros = |difference: u64| difference.wrapping_sub(LOW) & !difference & HIGH;
         let spaces = zeros(chunk ^ (LOW * b' ' as u64));
         let line_feeds = zeros(chunk ^ (LOW * b'\n' as u64));
-        // In each mask the lowest marked byte is a true match, so the lowest of both is too.
+        // In each mask, the lowest marked byte is a true match. So the lowest byte that either mask
+        // marks is a true match too.
         let found = spaces | line_feeds;
         if found != 0 {
             return at + found.trailing_zeros() as usize / 8;
@@ -63,7 +64,8 @@ impl<'a> Tokens<'a> {
         Tokens { rest: line }
     }
 
-    /// Returns the part of the line after the last token taken, with its leading spaces.
+    /// Returns the part of the line after the token that `next` has returned last, with the leading
+    /// spaces of this part. Before the first `next`, returns the whole line.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -103,12 +105,12 @@ pub fn abbreviates(token: &[u8], name: &[u8]) -> bool {
     !token.is_empty() && name.starts_with(token)
 }
 
-/// The longest text that memcached accepts as a 64-bit or a 32-bit number, in bytes. Leading zeros
-/// count.
+/// The longest text that memcached accepts as a 64-bit or a 32-bit number, in bytes, including
+/// leading zeros.
 const U64_LEN_MAX: usize = 22;
 const U32_LEN_MAX: usize = 11;
 
-/// Parses a decimal number of digits only.
+/// Parses a decimal number below 2^64. Only digits are allowed.
 #[inline]
 pub fn parse_u64(token: &[u8]) -> Option<u64> {
     if token.is_empty() || token.len() > U64_LEN_MAX {
@@ -126,8 +128,8 @@ pub fn parse_u32(token: &[u8]) -> Option<u32> {
     parse_u64(token)?.try_into().ok()
 }
 
-/// Parses a decimal number of 32 bits with an optional minus sign. As in memcached, a lone minus
-/// sign is 0.
+/// Parses a decimal number that fits in an `i32`, with an optional minus sign. As in memcached, a
+/// lone minus sign is 0.
 #[inline]
 pub fn parse_i32(token: &[u8]) -> Option<i32> {
     if token.is_empty() || token.len() > U32_LEN_MAX {

@@ -1,6 +1,6 @@
 //! The text protocol, classic and meta commands. One line is one command; in storage commands the
 //! value follows the line. The rules are those of memcached 1.6.45, including its odd ones. A
-//! comment marks each place where this parser is deliberately more helpful.
+//! comment marks each place where this parser is deliberately more helpful than memcached.
 
 mod admin;
 mod request;
@@ -26,9 +26,9 @@ const TRAILER: usize = 2;
 const LINE_LEN_MIN: usize = 4;
 
 /// Parses the most common requests in one pass: a `get` of one key, and a `set` whose value has
-/// arrived, both without anything unusual. `take` receives the request, which has one key, and the
-/// number of input bytes that the request used. `take` is a callback so that the request stays in
-/// registers. Returns false, without any effect, if [`parse`] must handle the input.
+/// arrived. Passes the key to `keys`, then the request and its length in bytes to `take`. `take` is
+/// a callback so that the request stays in registers. Returns false, without any effect, if
+/// [`parse`] must handle the input, for example a line with surplus spaces or `noreply`.
 #[inline(always)]
 pub fn parse_common<'a>(
     input: &'a [u8],
@@ -46,8 +46,9 @@ pub fn parse_common<'a>(
     false
 }
 
-/// Parses the request at the beginning of `input` and passes its keys to `keys`. An incomplete or
-/// refused request leaves no keys there, except that [`Parse::NeedValue`] keeps its key.
+/// Parses the request at the beginning of `input` and adds its keys to `keys`. An incomplete or
+/// refused request adds no keys, with one exception: if the result is [`Parse::NeedValue`], the key
+/// of the storage command stays in `keys`.
 pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let Some(newline) = memchr::memchr(b'\n', input) else {
         return unfinished_line(input);

@@ -1,5 +1,5 @@
-//! The connections of all workers, for `stats conns` and the page. A worker updates the entries of
-//! its connections with plain stores, without locked instructions.
+//! The connections of all workers, for `stats conns` and the admin page. Only one worker writes to
+//! the entry of a connection. So plain stores suffice, which cost less than atomic additions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -60,21 +60,22 @@ impl Unfinished {
 }
 
 /// The state of a connection that other threads may read. Only the connection's worker writes to
-/// it. The fields that every call of the service writes stand together at the beginning, and those
-/// that never change at the end. In the heap, entries are 128 bytes apart, so the counts of two
-/// connections share no cache line.
+/// it. The fields that a worker writes whenever it serves the connection stand together at the
+/// beginning. The fields that never change stand at the end. With the counts of its `Arc` and the
+/// allocator's header, an entry takes 128 bytes of heap, so the counts of two connections share no
+/// cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Registered {
-    /// Time at which the service last processed the input or output of this connection.
+    /// Time at which the worker last processed input or output of this connection, in seconds.
     last_command: AtomicU32,
     /// Memory that is held for the connection, in bytes: buffers of the event loop, and the part of
     /// a value that has arrived.
     kept: AtomicU32,
-    /// Input that the service has consumed since the connection was opened, in bytes.
+    /// Number of input bytes that the worker has consumed since the connection was opened.
     received: Counter,
-    /// Replies that the service has passed to the event loop since the connection was opened, in
-    /// bytes.
+    /// Number of bytes of replies that the worker has written since the connection was opened. Some
+    /// of them may still be in a buffer.
     sent: Counter,
     /// Number of answered commands. Commands are counted only while latencies are measured.
     commands: Counter,
@@ -88,7 +89,7 @@ pub(crate) struct Registered {
     pub(crate) peer: Peer,
 }
 
-// Every connection takes this much memory, in addition to its socket and the worker's state.
+// Every connection takes this memory in addition to its socket and the worker's state for it.
 const _: () = assert!(size_of::<Registered>() <= 104);
 
 impl Registered {

@@ -1,14 +1,15 @@
 //! The server's time of day, for expiry times and statistics. Only this module reads the wall
-//! clock. Invariant: the server's time never goes back. The machine's clocks are read once, at the
-//! start, and later times are computed from the time since the boot. So an administrator or a time
-//! daemon that turns the wall clock back cannot bring expired items back to life.
+//! clock. Invariant: the server's time never goes back. The server's time begins at the start of
+//! the server and then advances with the time since the machine's boot, not with the wall clock. So
+//! an administrator or a time daemon that turns the wall clock back cannot bring expired items back
+//! to life.
 //!
 //! A restart after the wall clock was changed revives no expired items either, and expires none
 //! early. Within one boot of the machine, a server continues the time of its store exactly. After a
 //! reboot, the server begins with the time of the wall clock or with the time that the store
-//! remembers, whichever is later. So the server's time may differ from the wall clock. Absolute
-//! times in requests are converted with the difference between the server's time and the wall clock
-//! at the start.
+//! remembers, whichever is later. So the server's time may differ from the wall clock. Clients send
+//! absolute times of the wall clock. The server converts them to its own time with the difference
+//! that the two had at the start of the server.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,17 +37,17 @@ impl Clock {
         Clock { began: time, ..self }
     }
 
-    /// Returns the nanoseconds since the Unix epoch.
+    /// Returns the server's time, in nanoseconds since the Unix epoch.
     pub(crate) fn nanos(&self) -> u64 {
         self.began.saturating_add(self.nanos_up())
     }
 
-    /// Returns the milliseconds since the Unix epoch.
+    /// Returns the server's time, in milliseconds since the Unix epoch.
     pub(crate) fn millis(&self) -> u64 {
         self.nanos() / 1_000_000
     }
 
-    /// Returns the time of [`nanos`](Self::nanos) in whole seconds.
+    /// Returns the server's time, in whole seconds since the Unix epoch.
     pub(crate) fn now(&self) -> UnixSeconds {
         second_of(self.nanos())
     }
@@ -80,8 +81,9 @@ impl Clock {
         Duration::from_nanos(wall(SystemTime::now()).abs_diff(expected))
     }
 
-    /// Converts a time of [`nanos`](Self::nanos) to milliseconds since the Unix epoch by the wall
-    /// clock. Steps of the wall clock since the start have no effect.
+    /// Converts `nanos`, a server's time that [`nanos`](Self::nanos) returned, to the time of the
+    /// wall clock, in milliseconds since the Unix epoch. Ignores steps of the wall clock since the
+    /// start.
     pub(crate) fn wall_ms(&self, nanos: u64) -> u64 {
         (nanos / 1_000_000).saturating_add_signed(self.wall_ahead().saturating_mul(1000))
     }
@@ -196,7 +198,7 @@ mod tests {
     fn a_step_of_the_wall_clock_is_seen() {
         let clock = Clock::start();
         assert!(clock.stepped() < Duration::from_secs(1));
-        // `stepped` must not depend on the time of the store.
+        // `stepped` must not depend on the time from which the store makes the clock continue.
         assert!(clock.continuing(clock.began - HOUR).stepped() < Duration::from_secs(1));
         for wall in [clock.start.wall - HOUR, clock.start.wall + HOUR] {
             let stepped = Clock { start: MachineTime { wall, ..clock.start }, ..clock }.stepped();

@@ -39,8 +39,8 @@ pub trait Interval {
     fn seconds(&self) -> f64;
 
     /// Returns by how much the sum of the counters in `rows` grew during the interval. Returns
-    /// `None` if the server has none of these counters, or if the sum fell because of `stats
-    /// reset`.
+    /// `None` if the server has none of these counters, or if the sum fell: then `stats reset` has
+    /// set the counters to 0.
     fn growth(&self, rows: &[&str]) -> Option<f64> {
         let after = sum(rows, |row| self.text(row))?;
         let before = sum(rows, |row| self.earlier(row)).unwrap_or(0.0);
@@ -72,8 +72,8 @@ pub fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The largest age of acknowledged, unsynced writes that raises no alarm, in milliseconds.
-/// [`OLD_INTERVALS`] may give a larger limit.
+/// The largest age of acknowledged, unsynced writes that raises no alarm, in milliseconds. If the
+/// limit from [`OLD_INTERVALS`] is larger, that limit applies instead.
 const OLD_UNSYNCED_MS: u64 = 5000;
 /// The largest age of unsynced writes that raises no alarm, as a multiple of the sync interval. In
 /// normal operation, the age grows to about one interval before each sync.

@@ -3,10 +3,10 @@
 //! parses. The worker then prefetches the records and executes the requests. So the cache misses of
 //! a batch overlap.
 //!
-//! Invariant: input is consumed exactly when its requests are executed. If something interrupts a
-//! batch, such as a full output or memory that is being reclaimed, the rest of the batch stays in
-//! the input and is parsed again later. Only long values leave the input before they are complete
-//! (`body.rs`).
+//! Invariant: input is consumed exactly when its requests are executed. A batch is interrupted if
+//! the output is full, or if a request must wait, for example until memory is reclaimed. The rest
+//! of the batch then stays in the input and is parsed again later. Only long values leave the input
+//! before they are complete (`body.rs`).
 //!
 //! The connection withholds replies that must not be seen before a commit is durable, and all
 //! replies that follow them (`gates.rs`, `withheld.rs`). The connection continues to execute
@@ -54,7 +54,8 @@ pub struct Connection {
     protocol: Protocol,
     /// Bytes of the buffers that the event loop keeps for this connection.
     buffers: u32,
-    /// The reasons for which the next request has waited. Valid only if `waits_since` is not 0.
+    /// All reasons for which the next request to be executed has waited so far. Valid only if
+    /// `waits_since` is not 0.
     waited_for: Waits,
     /// The rest of a long value that is being sent. It is sent before any other output.
     value: Option<Box<LongValue>>,
@@ -64,8 +65,8 @@ pub struct Connection {
     /// Reads of records that are not in memory. The connection continues when these records have
     /// arrived.
     reads: Option<Reads>,
-    /// Time at which the next request began to wait for its execution, in nanoseconds of the
-    /// worker's clock; 0 if no request waits.
+    /// The server's time at which the next request to be executed began to wait, in nanoseconds. It
+    /// is 0 if no request waits.
     waits_since: u64,
 }
 
@@ -83,13 +84,14 @@ impl Connection {
         self.gates.is_some()
     }
 
-    /// Returns the reasons for which the next request has waited so far.
+    /// Returns all reasons for which the next request to be executed has waited so far.
     #[inline]
     fn waits(&self) -> Waits {
         if self.waits_since == 0 { Waits::NONE } else { self.waited_for }
     }
 
-    /// Notes that the next request has waited since `since_ns`, and that it now waits for `reason`.
+    /// Notes that the next request to be executed has waited since `since_ns`, and that it now
+    /// waits for `reason`.
     #[cold]
     fn park(&mut self, since_ns: u64, reason: Wait) {
         self.waited_for = self.waits().with(reason);
@@ -125,7 +127,7 @@ impl Connection {
         self.registered.set_kept((self.buffers as usize).saturating_add(arrived));
     }
 
-    /// Notes that the next request no longer waits.
+    /// Notes that the next request to be executed no longer waits.
     #[cold]
     fn unpark(&mut self) {
         self.waits_since = 0;
@@ -191,8 +193,8 @@ pub struct Worker {
 
 impl Worker {
     /// Creates a worker that uses `session`. `clock` returns the time in nanoseconds since the Unix
-    /// epoch. The worker reads this clock once per turn, and once per call that answers commands,
-    /// to time them.
+    /// epoch. The worker reads this clock once per turn. To time commands, it also reads the clock
+    /// after each call of the service that answers commands.
     pub fn new(
         context: Arc<ServerContext>,
         mut session: Session,
@@ -297,9 +299,9 @@ impl Worker {
         }
     }
 
-    /// Sends more of a dump. Closes the connection if a new dump has ended this dump to take its
-    /// place, or if a commit that a part of this dump depends on has failed. The client then sees
-    /// that the dump is incomplete.
+    /// Sends the next part of a dump. If the dump cannot be continued, the connection is closed, so
+    /// that the client sees that the dump is incomplete. There are two such cases: a new dump has
+    /// taken the place of this dump, or a commit that a part of the dump depends on has failed.
     fn dump(&mut self, connection: &mut Connection, output: &mut OutputBuffer<'_>) -> Step {
         let State::Dump(mut dump) = std::mem::replace(&mut connection.state, State::Ready) else {
             return Step::Next;
@@ -316,7 +318,8 @@ impl Worker {
         Step::Stop(if sent == Sent::Wait { Flow::Park } else { Flow::Drain })
     }
 
-    /// Answers the next batch of a retrieval's keys, which are in the input.
+    /// Continues a retrieval whose line was too long to be parsed as a whole. Answers up to
+    /// `text::PREFETCH_WINDOW` of its keys, which the input holds.
     fn keys(
         &mut self,
         get: &Get,
@@ -527,7 +530,8 @@ impl Worker {
         }
         self.session.forget_items();
         let mut wanted = self.session.retake_reads(reads);
-        // A parked connection reads no input, so its next request waits from now on.
+        // If the connection parks, its next request has waited since it arrived, not only from now
+        // on.
         if flow == Flow::Park {
             let reads = wanted.as_mut().is_some_and(|reads| self.session.awaits(reads));
             connection.park(self.timer.began_ns(), connection.parks_for(reads));
@@ -541,7 +545,8 @@ impl Worker {
         if connection.gates.is_none() { flow } else { self.withhold(connection, flow, output) }
     }
 
-    /// Executes the input, until the connection has to wait or close.
+    /// Executes the requests in the input until all are executed, or the connection must wait or
+    /// close.
     #[inline]
     fn go_on(
         &mut self,

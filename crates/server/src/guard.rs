@@ -1,6 +1,6 @@
-//! A layer between the event loop and the service that sees the first bytes of every connection.
-//! The layer enforces `--protocol`, so the parsers need not know this setting. Authentication would
-//! belong here too, because no parser has seen a byte yet.
+//! A layer between the event loop and the service. The layer sees the first bytes of every
+//! connection before a parser does. It enforces `--protocol`, so the parsers need not know this
+//! setting. Authentication would belong here too.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,9 +1,10 @@
 //! Latencies of commands: a histogram for each worker and class of commands. Only the worker writes
-//! its histograms, so timing a command needs no locked instruction and no shared cache line.
+//! its histograms, so timing a command needs no atomic addition and no shared cache line.
 //!
-//! A *call* hands the input of one connection to the server, which answers all commands that
-//! arrived together. A worker reads the clock once per call that answers commands, not once per
-//! command. A *turn* is one iteration of the worker's event loop and makes many calls.
+//! A *call* is one call of the service by the event loop, with the input of one connection. It
+//! answers all commands that arrived together. A worker reads the clock once per call that answers
+//! commands, not once per command. A *turn* is one iteration of the worker's event loop and makes
+//! many calls.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -70,8 +71,8 @@ pub(crate) struct LatencyCounters {
     slow: Counter,
 }
 
-// The histograms of all workers of a large machine together must take far less memory than one
-// segment.
+// The memory limit does not include the histograms, so they must be small: those of all workers of
+// a large machine together must take far less memory than one segment.
 const _: () = assert!(size_of::<LatencyCounters>() <= 4096);
 
 /// The histograms of all workers, and the settings that say what is measured.
@@ -146,25 +147,27 @@ impl Latencies {
     }
 }
 
-/// Times the commands of one worker. All times are nanoseconds of the worker's clock.
+/// Times the commands of one worker. All times are in nanoseconds, and points in time are times of
+/// the server's clock ([`Clock::nanos`](crate::clock::Clock::nanos)).
 #[derive(Debug)]
 pub(crate) struct Timer {
     counters: Arc<LatencyCounters>,
     on: Cell<bool>,
-    /// True if [`answered`](Self::answered) only has to count the command. False if timing is off,
-    /// or while all commands of the call so far are timed apart from the call (see [`Timing`]).
+    /// True if [`answered`](Self::answered) only has to count the command. If false, it must also
+    /// find out why, because there are two reasons: timing is off, or all commands of the present
+    /// call so far are timed apart from the call (see [`Timing`]).
     counts: Cell<bool>,
     /// How the first command of the present call is timed.
     led_by: Cell<Lead>,
     /// The least duration of a slow command.
     slow_ns: Cell<u64>,
-    /// The clock's second in which the last slow command ended, and the number of slow commands of
-    /// that second whose details were recorded.
+    /// The second in which the last slow command ended, as whole seconds of the server's clock, and
+    /// the number of slow commands of this second whose details were recorded.
     detailed: Cell<(u64, u32)>,
     /// Time at which the present turn of the event loop began.
     turn_ns: Cell<u64>,
-    /// Time at which the first request of the present call arrived. This is the beginning of the
-    /// turn, or an earlier time if the request had to wait.
+    /// Time from which the commands of the present call are timed. This is the beginning of the
+    /// turn, or an earlier time if the first request of the call had to wait.
     began_ns: Cell<u64>,
     /// The number of commands of each class that the present call has answered.
     done: [Cell<u32>; CLASSES],
@@ -179,13 +182,13 @@ enum Lead {
     Counted,
     /// The first command is timed apart, and the call has counted no other command yet.
     Apart,
-    /// The first command is timed apart. The first command that the call has counted after it is of
-    /// this class.
+    /// The first command is timed apart. The call has since counted other commands, and the first
+    /// of these is of this class.
     ApartBefore(CommandClass),
 }
 
-/// A command whose duration is measured apart from that of its call, because its reply is withheld
-/// or because it has waited for longer than the call's other commands.
+/// What the [`Timer`] must know of a command that is timed apart from its call. A command is timed
+/// apart if its reply is withheld, or if it has waited for longer than the call's other commands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     began_ns: u64,
@@ -231,11 +234,9 @@ impl Timing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) commands: u32,
-    /// The class of one of these commands. If `follows` is true, this is the class of the first of
-    /// them.
+    /// The class of the first of these commands if `follows` is true, otherwise of any of them.
     pub(crate) class: CommandClass,
-    /// True if the first command of the call is timed apart. The commands counted here then follow
-    /// that command.
+    /// True if the first command of the call is timed apart and therefore not among these commands.
     pub(crate) follows: bool,
     pub(crate) took_ns: u64,
 }
@@ -262,7 +263,7 @@ impl Timer {
         self.turn_ns.get()
     }
 
-    /// Returns when the first request of the present call arrived.
+    /// Returns the time from which the commands of the present call are timed.
     #[inline]
     pub(crate) fn began_ns(&self) -> u64 {
         self.began_ns.get()
@@ -290,10 +291,10 @@ impl Timer {
         on
     }
 
-    /// Returns the timing of a command that may be timed apart from its call; `None` if timing is
-    /// off. When the reply is sent, the caller passes the timing to [`released`](Self::released).
-    /// `key` is the command's first key. When the call began, the command had already waited for
-    /// `waited_ns`, for the reasons `waits`.
+    /// Returns the timing with which the caller can time a command apart from its call; `None` if
+    /// timing is off. When the reply is sent, the caller passes the timing to
+    /// [`released`](Self::released). `key` is the command's first key. `waited_ns` is the time that
+    /// the command had waited before the call began, and `waits` has the reasons for this wait.
     pub(crate) fn apart(
         &self,
         class: CommandClass,

@@ -14,11 +14,11 @@ const FIRST_INHERITED: RawFd = 3;
 /// The largest number of sockets that are taken over from the service manager.
 const SOCKETS_MAX: u32 = 64;
 
-/// Time for which each progress message of a start asks the service manager to wait for the next
+/// During a start, each progress message asks the service manager to wait this long for the next
 /// message.
 const START_GOES_ON: Duration = Duration::from_secs(60);
 
-/// The connection to the service manager.
+/// The connection to the service manager. Without a service manager, messages are dropped.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -33,7 +33,8 @@ impl Notifier {
         }
     }
 
-    /// Connects to an abstract socket if `path` begins with `@`, else to a path.
+    /// Connects to the abstract socket that `path` names after an `@`. Without the `@`, `path` is a
+    /// path in the file system.
     fn connect(path: &[u8]) -> io::Result<Notifier> {
         use std::os::linux::net::SocketAddrExt;
         let address = match path.strip_prefix(b"@") {
@@ -48,7 +49,7 @@ impl Notifier {
         self.send(&format!("READY=1\nSTATUS={status}\n"));
     }
 
-    /// Reports the progress of a long start, which makes the service manager wait longer.
+    /// Reports the progress of a long start. The report makes the service manager wait longer.
     pub fn starting(&self, status: &str) {
         let more = START_GOES_ON.as_micros();
         self.send(&format!("EXTEND_TIMEOUT_USEC={more}\nSTATUS={status}\n"));
@@ -73,8 +74,8 @@ impl Notifier {
 }
 
 /// Takes the listening sockets that the service manager opened for this process. Removes the
-/// variables that announce them and marks the sockets close-on-exec, so that no child process takes
-/// them for its own.
+/// environment variables that announce them, so that no child process takes them for its own. Marks
+/// the sockets close-on-exec, so that no child process inherits them.
 ///
 /// Must be called once, before anything else opens descriptors or starts threads.
 pub fn inherited_sockets() -> Vec<OwnedFd> {
@@ -92,10 +93,11 @@ pub fn inherited_sockets() -> Vec<OwnedFd> {
     let descriptors = FIRST_INHERITED..FIRST_INHERITED + count;
     descriptors
         .filter_map(|fd| {
-            // SAFETY: takes no pointers; fails cleanly when the descriptor is not open.
+            // SAFETY: the call takes no pointers, and it returns an error if the descriptor is not
+            // open.
             let set = unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-            // SAFETY: the descriptor is open. By the protocol of LISTEN_PID it was made for this
-            // process, which has not used it yet.
+            // SAFETY: the descriptor is open. LISTEN_PID shows that the service manager made the
+            // descriptor for this process, and nothing in this process has used it yet.
             (set == 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
         })
         .collect()

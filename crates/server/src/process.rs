@@ -62,8 +62,9 @@ pub fn raise_file_limit(descriptors: u64) -> io::Result<u64> {
     if set_limit(libc::RLIMIT_NOFILE, more).is_ok() {
         return Ok(wanted);
     }
-    // Without the right to raise the hard limit, raise the soft limit to the hard limit. This fails
-    // if the hard limit is greater than the kernel's present maximum.
+    // Without the right to raise the hard limit, raise the soft limit to the hard limit. If the
+    // hard limit is greater than the kernel's present maximum, this fails too, and the limit stays
+    // as it is.
     let most = libc::rlimit { rlim_cur: now.rlim_max, ..now };
     Ok(set_limit(libc::RLIMIT_NOFILE, most).map_or(now.rlim_cur, |()| now.rlim_max))
 }
@@ -93,8 +94,8 @@ fn memory_files(groups: &str) -> impl Iterator<Item = String> {
 /// The shortest time slice that the kernel allows.
 const TURN: Duration = Duration::from_micros(100);
 
-/// Gives this thread, and all threads that it starts later, the shortest possible time slices. On a
-/// busy processor a thread that wakes up then runs sooner, and no thread of this process keeps
+/// Gives this thread, and all threads that it starts later, the shortest possible time slices. So
+/// on a busy processor, a thread runs sooner after it wakes up, and no thread of this process keeps
 /// another waiting for long. The share of the processor that the threads receive stays the same.
 /// Linux supports this from 6.12 on. A thread with a real-time or other special scheduling policy
 /// is left alone.
@@ -121,7 +122,8 @@ fn scheduling() -> io::Result<libc::sched_attr> {
     Ok(now)
 }
 
-/// Lets the kernel write core files of any size, or up to the hard limit.
+/// Lets the kernel write core files of any size. If the process may not raise the hard limit, lets
+/// the kernel write core files up to this limit.
 pub(crate) fn enable_core_dumps() -> io::Result<()> {
     let all = libc::RLIM_INFINITY;
     if set_limit(libc::RLIMIT_CORE, libc::rlimit { rlim_cur: all, rlim_max: all }).is_err() {
@@ -137,15 +139,15 @@ pub(crate) fn enable_core_dumps() -> io::Result<()> {
 /// Locks all present and future memory. A page is locked from its first use on, because Larder
 /// reserves far more addresses than it uses.
 pub(crate) fn lock_memory() -> io::Result<()> {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
 }
 
-/// Returns free pages of the C library's allocator to the kernel, unless memory is locked. Holds
-/// the allocator's locks during the call.
+/// Returns free pages of the C library's allocator to the kernel, unless memory is locked. The call
+/// holds the allocator's locks, so threads that allocate may have to wait for it.
 pub(crate) fn give_back_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes no pointers, and touches no memory that is in use.
+    // SAFETY: the call takes no pointers, and touches no memory that is in use.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -165,9 +167,9 @@ pub(crate) fn give_back_code() {
     }
 }
 
-/// Returns the address ranges of read-only file mappings in `/proc/self/smaps` without a changed
-/// page. This excludes patched code, and mappings that the loader wrote to before it made them
-/// read-only.
+/// Returns the address ranges of those read-only file mappings in `/proc/self/smaps` that have no
+/// changed page. This excludes patched code, and mappings that the loader wrote to before it made
+/// them read-only.
 fn unchanged_files(maps: &str) -> Vec<(usize, usize)> {
     let (mut mapping, mut unchanged) = (None, Vec::new());
     for line in maps.lines() {
@@ -207,7 +209,7 @@ pub(crate) fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
 
 /// Returns true if the process runs as root.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
@@ -260,11 +262,13 @@ pub fn daemonize() -> io::Result<Daemon> {
     // SAFETY: both descriptors were just opened and have no other owner.
     let (mut read, write) =
         unsafe { (File::from_raw_fd(ends[0]), File::from(OwnedFd::from_raw_fd(ends[1]))) };
-    // SAFETY: there is one thread, as the caller promises, so the child may do anything.
+    // SAFETY: there is one thread, as the caller promises, so no other thread holds a lock that the
+    // child could wait for.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // SAFETY: takes nothing. A freshly forked process leads no group, so it succeeds.
+            // SAFETY: the call takes no arguments. It succeeds, because a freshly forked process
+            // leads no process group.
             check(unsafe { libc::setsid() })?;
             Ok(Daemon::Child(Background { pipe: write }))
         }
@@ -289,8 +293,8 @@ impl Background {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let last = if keep_output { 0 } else { 2 };
         for stream in 0..=last {
-            // SAFETY: takes no pointers. `null` is open, and replacing a standard stream
-            // leaves no descriptor of ours dangling.
+            // SAFETY: the call takes no pointers. `null` is open, and no `OwnedFd` of this process
+            // owns a standard stream that the call replaces.
             check(unsafe { libc::dup2(null.as_raw_fd(), stream) })?;
         }
         self.pipe.write_all(&[0])

@@ -51,10 +51,10 @@ use running::SetLogLevel;
 pub use stopper::Stopper;
 pub use store::Tell;
 
-/// Returns the number of lanes of a server without a store: one per four threads, as far as the
-/// memory suffices. One cleaner keeps up with four threads.
+/// Returns the number of lanes of a server without a store: one per four workers, because one
+/// cleaner keeps up with four workers. With little memory there are fewer lanes.
 fn lanes_in_memory(settings: &Settings) -> usize {
-    /// Number of threads that one cleaner serves.
+    /// Number of worker threads per lane, and so per cleaner.
     const THREADS: usize = 4;
     /// The smallest memory of a lane, in bytes, if there are several lanes.
     const MEMORY: u64 = 1 << 30;
@@ -86,11 +86,12 @@ pub struct Host {
     pub sockets: Vec<OwnedFd>,
     /// Sets the process's log level. Called for the `verbosity` command and by a reload.
     pub set_log_level: Option<Box<dyn Fn(LogLevel) + Send + Sync>>,
-    /// Called at intervals during a long start, with the progress of the start. The calls also show
-    /// that the start has not stalled.
+    /// Called at intervals during a long start, with the progress of the start. From these calls,
+    /// the process can also see that the start has not stalled.
     pub starting: Option<Tell>,
-    /// Called once, after recovery and before the first client is served. From then on only
-    /// [`Stopper::stop`] ends the server without losing acknowledged writes.
+    /// Called once, after recovery and before the first client is served. Until this call, the
+    /// process may simply exit. After it, an exit may lose acknowledged writes, unless
+    /// [`Stopper::stop`] ends the server first.
     pub serving: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -395,7 +396,8 @@ impl Server {
         }
         self.limit_port = None;
         if let Some(admin) = &self.admin {
-            // While the workers ended, a second request may have asked to stop at once.
+            // While the workers ended, a second request to stop may have arrived. It means to stop
+            // at once.
             if self.running.stopper.state().now {
                 admin.close_actions(Duration::ZERO);
             }

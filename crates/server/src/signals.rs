@@ -1,5 +1,5 @@
-//! Signals as values. Every thread blocks the signals, and one thread waits for them. So no code of
-//! the server runs inside a signal handler.
+//! Receives signals without signal handlers. Every thread blocks the signals, and one thread waits
+//! for them. So no code of the server runs inside a signal handler.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 /// The request that a signal makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Stop the server: SIGTERM, SIGINT or SIGUSR1, with the signal's name. A second such signal
-    /// means to stop at once.
+    /// SIGTERM, SIGINT or SIGUSR1: stop the server gracefully. A second such signal means to stop
+    /// at once. The value is the name of the signal.
     Stop(&'static str),
     /// Read the settings again: SIGHUP.
     Reload,
@@ -16,7 +16,7 @@ pub enum Signal {
 
 const STOP: [libc::c_int; 3] = [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1];
 
-/// The signals that this process receives as values.
+/// The signals that [`wait`](Self::wait) receives.
 #[derive(Debug)]
 pub struct Signals {
     set: libc::sigset_t,
@@ -52,7 +52,7 @@ impl Signals {
     pub fn wait(&self) -> Signal {
         loop {
             let mut signal = 0;
-            // SAFETY: both point to initialized memory that outlives the call.
+            // SAFETY: both pointers point to initialized memory that outlives the call.
             let result = unsafe { libc::sigwait(&self.set, &mut signal) };
             if result == 0 {
                 return match signal {

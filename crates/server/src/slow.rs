@@ -1,8 +1,9 @@
-//! The last slow commands. A worker checks for slow commands once per call, when it knows the
-//! call's duration anyway. After a slow call, the worker parses the call's first request again to
-//! learn the request's key. So calls that are not slow cost nothing more. Invariant: a worker that
-//! records a command never waits, and spends a bounded time per second on recording, even if all
-//! commands are slow.
+//! The last slow commands. In one call of the service, a worker answers all commands of a
+//! connection that arrived together. The worker measures the duration of each call anyway, so the
+//! check whether a call was slow costs almost nothing. Only after a slow call, the worker parses
+//! the call's first request again to learn the request's key. Invariant: a worker that records a
+//! command never waits, and spends a bounded time per second on recording, even if all commands are
+//! slow.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -30,7 +31,7 @@ pub(crate) enum SentBy {
 /// A slow command, or a slow call that has answered several commands.
 #[derive(Clone, Debug)]
 pub(crate) struct SlowCommand {
-    /// The time of the reply, in nanoseconds of the workers' clock.
+    /// The server's time of the reply, in nanoseconds.
     pub(crate) time_ns: u64,
     pub(crate) took_ns: u64,
     pub(crate) sent_by: SentBy,
@@ -38,7 +39,7 @@ pub(crate) struct SlowCommand {
     /// The name in the text protocol, or the number of the operation in the binary protocol.
     pub(crate) name: Option<Box<str>>,
     /// The number of commands that were answered together. `class`, `name` and `key` describe the
-    /// first of these commands, as far as it is known.
+    /// first of these commands, if it is known.
     pub(crate) commands: u32,
     /// The command's first key.
     pub(crate) key: Option<SecretHash>,
@@ -52,8 +53,8 @@ pub(crate) struct SlowCommand {
 }
 
 impl SlowCommand {
-    /// Returns the record of a command that was timed apart from its call, with a reply of `len`
-    /// bytes at `now_ns`.
+    /// Creates the entry of a command that was timed apart from its call. Its reply has `len` bytes
+    /// and is sent at `now_ns`.
     pub(crate) fn apart(
         sent_by: SentBy,
         timing: &Timing,
@@ -80,8 +81,8 @@ impl SlowCommand {
 #[derive(Debug, Default)]
 pub(crate) struct SlowCommands {
     kept: Mutex<VecDeque<SlowCommand>>,
-    /// A hash with a random key. It turns the hash of an item's key into a name that reveals
-    /// nothing about the hash.
+    /// A keyed hash function that makes a name from a [`SecretHash`]. The names do not reveal the
+    /// secret.
     names: RandomState,
 }
 

@@ -174,8 +174,8 @@ fn count(opcode: u8, key: &[u8], delta: u64, initial: u64, exptime: u32) -> Vec<
     packet(opcode, &[&numbers[..], &exptime.to_be_bytes()].concat(), key, b"")
 }
 
-/// A reply. Two replies are equal if both or neither have a cas id. The values of the cas ids may
-/// differ.
+/// A reply, with the fact whether it has a cas id in place of the cas id. So replies with different
+/// cas ids can be equal.
 #[derive(Clone, PartialEq, Eq)]
 struct Reply {
     opcode: u8,
@@ -260,7 +260,7 @@ fn read_with_cas(stream: &mut TcpStream) -> (Reply, [u8; 4], u64) {
     (reply, tail[..4].try_into().unwrap(), cas)
 }
 
-/// Sends the last noop. Returns the replies that precede the reply to it.
+/// Sends the noop with the opaque [`LAST`]. Returns the replies that arrive before its reply.
 #[track_caller]
 fn answers(stream: &mut TcpStream) -> Vec<Reply> {
     stream.write_all(&noop()).unwrap();

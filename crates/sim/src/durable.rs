@@ -39,26 +39,27 @@ use std::time::Duration;
 /// The number of attempts after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
 
-/// Salt of the seed that decides which worlds may have several devices. Tests replay seeds of bugs
-/// that need only one device. The salt is chosen so that the worlds of these seeds still have one.
+/// Salt of the random numbers that decide whether a world may have several devices. Tests replay
+/// the seeds of bugs that need only one device. With this salt, the worlds of these seeds have one
+/// device.
 const SEVERAL: u64 = 0x1ae40;
 
-/// Salt of the seed that decides in which worlds lanes have a lower device. Tests replay seeds of
-/// bugs that need no lower device. The salt is chosen so that the worlds of these seeds still have
+/// Salt of the random numbers that decide whether a world's lanes have a lower device. Tests replay
+/// the seeds of bugs that need no lower device. With this salt, the worlds of these seeds have
 /// none.
 const TIERS: u64 = 0x71eab;
 
-/// Salt of the seed that decides in which worlds devices grow while in use. Tests replay seeds of
-/// bugs that need no growth. The salt is chosen so that devices still do not grow in the worlds of
+/// Salt of the random numbers that decide whether a world's devices grow while in use. Tests replay
+/// the seeds of bugs that need no growth. With this salt, devices do not grow in the worlds of
 /// these seeds.
 const GROWS: u64 = 0x96920;
 
-/// Salt of the seed that decides when early writes happen.
+/// Salt of the random numbers that decide when early writes happen.
 const EARLY: u64 = 0xea417;
 
-/// Salt of the seed that decides which worlds have twins: keys that the index cannot tell apart.
-/// Worlds with twins also delete items that they have just set. Tests replay seeds of bugs that
-/// need no twins. The salt is chosen so that the worlds of these seeds still have none.
+/// Salt of the random numbers that decide whether a world has twins: keys that the index cannot
+/// tell apart. Worlds with twins also delete items that they have just set. Tests replay the seeds
+/// of bugs that need no twins. With this salt, the worlds of these seeds have no twins.
 const TWINS: u64 = 0x7472b;
 /// The number of names among which [`find_twins`] searches for keys that the index cannot tell
 /// apart. Among this many names there are several such pairs.
@@ -81,7 +82,7 @@ fn find_twins(session: &Session) -> Vec<Vec<u8>> {
 pub struct DurableWorld {
     random: Random,
     machine: Machine,
-    /// True if devices may be added and lost, and keys move between devices.
+    /// True if the world may add and lose devices. Keys then move between devices.
     several: bool,
     /// True if devices may grow while in use.
     grows: bool,
@@ -105,20 +106,21 @@ pub struct DurableWorld {
     restarts: u64,
     /// A commit whose thread waits inside a device.
     held_commit: Option<HeldCommit>,
-    /// True while a slow reader holds an item. The engine may not free that memory before the
-    /// reader has finished, so calls do not wait long for space.
+    /// True while a slow reader uses the bytes of an item. The engine may not free these bytes
+    /// before the reader has finished. So space may stay short, and calls give up after a few
+    /// attempts to get some.
     reading: bool,
-    /// True while a restart is checked. The commits in the model then belong to the engine before
-    /// the restart.
+    /// True while the items are checked after a restart. The model's commit numbers are still those
+    /// of the engine from before the restart.
     restarting: bool,
     /// True if calls give up instead of waiting for space.
     hurry: bool,
     /// The number of failed device reads when the current step of the world began.
     failed_reads: u64,
-    /// The number of failed writes and syncs at the last check.
+    /// The number of failed writes and syncs when the world last looked for new ones.
     failed_changes: u64,
-    /// True if the process was killed without a power loss. Everything that it has written is then
-    /// still there.
+    /// True while the world restarts after the process was killed without a power loss. The devices
+    /// then still have everything that the process wrote.
     keeps_written: bool,
     /// Random numbers for early writes. They have their own generator, so that they do not change
     /// the other random numbers of a world.
@@ -268,9 +270,10 @@ impl DurableWorld {
         let done = self.act();
         // If there are no sessions, a restart has just failed, and its error must be returned.
         if self.machine.is_stopped() && !self.sessions.is_empty() {
-            // The result of this step does not count: without power, no client receives an answer.
-            // The store restarts after a power loss or after a kill. A killed process leaves
-            // everything that it has written, even in the middle of a commit.
+            // The devices have stopped, and the process stops with them. So no client receives an
+            // answer of this step, and its result does not count. The stop is either a power loss
+            // or a kill. A killed process leaves everything that it has written, even in the middle
+            // of a commit.
             return if self.random.one_in(2) { self.kill() } else { self.crash() };
         }
         done
@@ -315,7 +318,8 @@ impl DurableWorld {
         match self.random.below(1000) {
             0..=14 => {
                 self.advance_clock();
-                // The clock decides about a scan, so that the decision draws no random number.
+                // The time and not a random number decides whether the world scans, so the scans
+                // change nothing else in the world of a seed.
                 if self.now.is_multiple_of(4) { self.check_scan() } else { Ok(()) }
             }
             15..=45 => {
@@ -365,9 +369,9 @@ impl DurableWorld {
     fn clean(&mut self) {
         self.turn();
         if self.engine.staged_maps() > 0 && self.random.one_in(2) {
-            // A dead map that is written too early does harm only if the power fails before the
-            // deaths in it are durable. So a power loss is planned for one of the next writes or
-            // syncs.
+            // The engine might wrongly write a dead map before the deaths in it are durable. That
+            // does harm only if the power fails in between, so a power loss is planned for one of
+            // the next writes or syncs.
             self.plan_power_loss_within(6);
         }
     }
@@ -450,13 +454,13 @@ impl DurableWorld {
         if self.evicts() { self.not_refused(what, key) } else { Ok(()) }
     }
 
-    /// Checks the refusal of a call that finds space even in a full store. Valid reasons are a
-    /// failing device, an unreadable record, the anomaly, a moving key, and a call that does not
-    /// wait long for space.
+    /// Checks the refusal of a call that the engine must not refuse for lack of space. Valid
+    /// reasons are a failing device, an unreadable record, the world's [`Anomaly`] and a moving
+    /// key. The call may also have given up early, while the world does not wait long for space.
     fn not_refused(&mut self, what: &str, key: &[u8]) -> Check {
         let waits = !self.reading && !self.hurry;
-        // If a record is unreadable, the engine refuses the call: the record is not lost, so the
-        // engine must not replace it.
+        // The engine refuses a call that needs a record whose read fails. A later read may still
+        // return the record, so the engine must not replace it.
         let unreadable = self.machine.failed_reads() != self.failed_reads;
         if self.engine.health() != Health::Good || unreadable || !waits {
             return Ok(());

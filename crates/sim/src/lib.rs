@@ -1,5 +1,6 @@
-//! Seeded worlds: each is an engine with its cleaner, stepped by hand and compared with a plain
-//! map. The same seed gives the same run, so a failing seed is a complete bug report.
+//! Simulated worlds. A world runs random operations on an engine and compares every answer with a
+//! plain map. Except in worlds with threads, the world also decides when the cleaner runs, so the
+//! same seed gives the same run. A failing seed is then a complete bug report.
 //!
 //! Every answer must match the map. An engine that evicts may miss items, but no more than it
 //! reports as evicted. A missing item must stay missing until the next write. Memory must stay

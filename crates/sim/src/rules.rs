@@ -1,4 +1,5 @@
-//! Breaks the rules that protect data, one at a time, to check that the worlds detect each.
+//! Breaks the rules that protect data, one at a time, to check that some world detects each broken
+//! rule.
 
 use crate::Worlds;
 use larder_engine::rule::Rule;
@@ -11,13 +12,15 @@ use std::time::{Duration, Instant};
 /// Operations per world: enough to fill memory in some worlds, and few enough to run many worlds
 /// per minute.
 const STEPS: u64 = 1500;
-/// Operations per world with several threads. These worlds need more operations until their threads
-/// interfere with each other.
+/// Operations in each life of a world with several threads. Such a world needs more operations than
+/// others, because its threads interfere with each other only now and then.
 const STEPS_OF_THREADS: u64 = 15_000;
-/// Rules that only one world in several hundred detects, each with the number of worlds to skip.
-/// The search begins shortly before the world that last detected the rule.
+/// Rules whose violation only one world in several hundred detects. Each has the number of worlds
+/// that its search skips, so that the search begins shortly before a world that is known to detect
+/// the violation.
 const RARE: [(Rule, u64); 1] = [(Rule::MapsWaitForOlder, 1255)];
-/// The longest time in seconds of the run without broken rules, which must find nothing.
+/// The longest time that `--break all` searches without a broken rule, in seconds. This search must
+/// find nothing.
 const CONTROL_SECONDS: u64 = 10;
 
 /// The seed of the running world, for the panic message.
@@ -46,8 +49,8 @@ pub(crate) fn run(what: &str, worlds: Worlds, from: u64, seconds: u64) -> ExitCo
     }
 }
 
-/// Runs worlds until one finds a disagreement. A disagreement makes the exit code a failure,
-/// whether or not a rule is broken.
+/// Runs worlds until one disagrees with its model or `seconds` have passed. A disagreement is a
+/// failure of the process, even if a rule was broken on purpose.
 #[expect(clippy::disallowed_methods, reason = "a search has a time limit; no world knows of it")]
 fn search(worlds: Worlds, from: u64, seconds: u64) -> ExitCode {
     let steps = if matches!(worlds, Worlds::Threads) { STEPS_OF_THREADS } else { STEPS };

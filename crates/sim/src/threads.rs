@@ -4,9 +4,9 @@
 //! the load and the faults. The operating system decides the order in which threads run, so a
 //! failing seed may have to be run several times until it fails again.
 //!
-//! Each worker knows the state of its own keys; all workers share the counters. After a restart,
-//! each key must have its last durable state or a newer one. At all other times, every answer must
-//! be exactly right, however long a device hangs.
+//! Each worker has keys that only it uses, and knows their state. All workers count in the same
+//! counters. After a restart, each key must have its last durable state or a newer one. Between
+//! restarts, every answer must be exactly right, however long a device hangs.
 
 mod history;
 mod worker;
@@ -36,12 +36,13 @@ const THREADED: u64 = 0x7412_EAD5;
 /// State that all threads of one life share.
 struct Shared {
     engine: Arc<Engine>,
-    /// True when the machine is about to stop: no thread starts anything new.
+    /// True at the end of a life. The workers then start no new operations.
     stopping: AtomicBool,
     now: AtomicU32,
     /// The number of answered operations.
     done: AtomicU64,
-    /// True while device calls may fail although `stopping` is not yet true.
+    /// True once a fault of a device is planned in this life. Device calls may then fail before
+    /// `stopping` is true.
     faulty: AtomicBool,
     evicts: bool,
     syncs: bool,
@@ -222,11 +223,12 @@ fn disturb(
                 device.plan(Fault { operation, at, times, failure: DeviceFailure::Io });
             }
             9 => {
-                // The result is ignored, because the engine refuses a limit below its minimum.
+                // The result is ignored, because the limit may be below the engine's minimum.
                 let _ = shared.engine.set_memory_limit((8 + random.below(24)) << 20);
             }
             10 if devices.len() > 1 && random.one_in(3) => {
-                // The result is ignored, because the engine refuses to drain the last lane.
+                // The result is ignored, because the lane may be the last one, which the engine
+                // does not drain.
                 let name = format!("store{}", random.below(devices.len() as u64));
                 let empties = random.one_in(2);
                 let engine = &shared.engine;
@@ -236,7 +238,7 @@ fn disturb(
         }
     }
     shared.faulty.store(true, Relaxed);
-    // Stops each device during one of its next writes or syncs, if there are any.
+    // Plans that each device stops during one of its next 20 writes and syncs.
     for device in &all {
         device.stop_at(device.counts().changes() + 1 + random.below(20));
     }

@@ -127,8 +127,8 @@ impl World {
             _ => self.get()?,
         }
         let stats = self.engine.stats();
-        // The engine charges an index page at once, and frees memory for it only in the next
-        // cleaning. Until then, the memory in use may exceed the limit.
+        // The engine charges a new index page to the budget at once. Only the next cleaning frees
+        // as much other memory. Until then, the memory in use may exceed the limit.
         if stats.memory_used > stats.memory_limit + (256 << 10) {
             return Err(format!("over budget: {stats:?}"));
         }
@@ -145,7 +145,7 @@ impl World {
     }
 
     fn key(&mut self) -> Vec<u8> {
-        // Squaring makes some keys much more popular than others.
+        // The product of two random numbers makes some keys much more popular than others.
         let at = self.random.below(self.keys) * self.random.below(self.keys) / self.keys;
         format!("{}{at}", "k".repeat(1 + at as usize % 200)).into_bytes()
     }
@@ -188,8 +188,8 @@ impl World {
         }
     }
 
-    /// Accepts that the engine lacks an item of the model. That is correct only if the engine
-    /// evicts, and only for as many items as it reports as evicted.
+    /// Accepts that the engine lacks an item of the model, and removes the item from the model.
+    /// Fails if the engine does not evict, or has lacked more items than it reports as evicted.
     fn forgive_miss(&mut self, key: &[u8]) -> Check {
         if self.model.remove(key) {
             self.missed += 1;

@@ -6,7 +6,8 @@
 use larder_disk::Operation;
 use sim::{Anomaly, DurableWorld, Plan};
 
-/// Worlds with sync and async stores, evicting and refusing, with and without large values.
+/// Seeds of worlds that cover sync and async mode, stores that evict and stores that refuse writes
+/// when full, with and without large values.
 const SEEDS: [u64; 4] = [0, 1, 2, 4];
 /// Worlds with several devices. The anomaly happens on one of them.
 const SEVERAL: [u64; 4] = [3, 7, 8, 9];
@@ -16,7 +17,8 @@ const TIERED: [u64; 3] = [25, 48, 59];
 const SMALL: [u64; 1] = [5];
 const STEPS: u64 = 60;
 
-/// Runs a world for the first, second, third … occurrence of the anomaly, until it does not occur.
+/// Runs each world again and again. The anomaly happens at the first call or request that it can
+/// concern, in the next run at the second, and so on, until the world has no further one.
 fn at_every_place(seeds: &[u64], anomaly: impl Fn(u64) -> Anomaly) {
     for &seed in seeds {
         let mut places = 0;

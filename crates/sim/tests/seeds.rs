@@ -45,14 +45,15 @@ fn a_seed_decides_everything() {
 
 /// The number of worlds with a store; they take about a minute.
 const STORES: u64 = 250;
-/// The least number of segments that these worlds move to lower devices.
+/// These worlds together must move more segments than this to lower devices.
 const MOVED: u64 = 1000;
-/// The least number of power losses before moved segments are durable on the lower device.
+/// More power losses than this must happen while a lower device has writes that are not synced.
 const INTERRUPTED: u64 = 50;
-/// The least number of devices that grow while in use.
+/// More devices than this must grow while in use.
 const GROWN: u64 = 200;
 
-/// The seed does not decide in which order threads run, so a failing seed may need several tries.
+/// The seed does not decide in which order threads run. So the replay of a failure may have to be
+/// run several times before it fails again.
 #[test]
 fn stores_with_threads_keep_what_they_acknowledged() {
     for seed in 0..20 {
@@ -69,7 +70,7 @@ fn stores_with_threads_keep_what_they_acknowledged() {
 /// - commits that failed while keys moved (three seeds);
 /// - dead maps that were newer than every remaining commit;
 /// - keys that were to move to a lane with kept ends;
-/// - a superblock whose sync lost the writes that a failed commit had left in the cache.
+/// - a sync for the superblock that lost the writes of a failed commit in the device's cache.
 const FOUND: [(u64, u64); 7] = [
     (173, 2000),
     (40343, 600),

@@ -59,7 +59,8 @@ impl Look {
 pub(crate) struct Activity {
     /// The cleaner moved items.
     pub(crate) cleaning: bool,
-    /// The cleaner moved items and lanes have lower devices, so some of the items moved there.
+    /// The cleaner moved items, and a lower device is in use. The test then assumes that some of
+    /// these items went to a lower device.
     pub(crate) cooling: bool,
     pub(crate) evicting: bool,
     /// A device was being drained, or partitions moved to another lane.
@@ -86,7 +87,7 @@ impl Activity {
     }
 }
 
-/// The last query of the statistics before the end of a round.
+/// What the statistics showed just before the test killed the server or cut its power.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) activity: Activity,

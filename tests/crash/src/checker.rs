@@ -26,14 +26,14 @@ pub(crate) struct Totals {
     pub(crate) read: u64,
     /// Keys checked after crashes; a key counts once for each check.
     pub(crate) checked: u64,
-    /// Steps that crashes took back.
+    /// Requests that were executed, or may have been, and that a crash undid.
     pub(crate) taken: u64,
-    /// Steps that crashes took back although a client had been told of them. They were so recent
-    /// that the promise did not cover them.
+    /// Those of `taken` that a client had been told of. They were so recent that the server's
+    /// durability mode allows their loss.
     pub(crate) taken_told: u64,
 }
 
-/// The histories of all keys.
+/// Checks the replies of the server against the history of each key.
 #[derive(Debug)]
 pub(crate) struct Checker {
     histories: BTreeMap<Key, History>,
@@ -42,7 +42,7 @@ pub(crate) struct Checker {
     cas_ids: HashMap<Key, BTreeMap<u64, Print>>,
     /// Unix time in microseconds at microsecond 0 of the monotonic clock.
     epoch: u64,
-    /// The time at which the last write was acknowledged, in microseconds.
+    /// The monotonic clock's time in microseconds at which the last write was acknowledged.
     pub(crate) last_write: u64,
     pub(crate) totals: Totals,
 }
@@ -166,9 +166,10 @@ impl Checker {
     }
 
     /// Checks that a cas id always stands for the same value of a key, across all restarts. `given`
-    /// is true if a writer's answer revealed the id. Such an id must not be older than all
-    /// remembered ones. An id that a reader saw may be older, because a round's writers are added
-    /// before its readers. A crash may also bring an old value back.
+    /// is true if the id is in the reply to a write. A new id in such a reply must not be lower
+    /// than all remembered ids. An id that a reader saw may be lower, because the ids of a round's
+    /// writes are remembered before those of its reads. So may an id after a crash, which may bring
+    /// an old value back.
     fn cas_id(&mut self, key: Key, cas: u64, print: Print, given: bool) -> Option<Violation> {
         let known = self.cas_ids.entry(key).or_default();
         let text = match known.get(&cas) {
@@ -193,9 +194,10 @@ impl Checker {
         Some(Violation { fault: Fault::CasReused, key: Some(key), text })
     }
 
-    /// Adds what the test read of every key after a crash, between `asked` and now. Every write
-    /// that a client was told of until `cutoff` must be there. A cutoff of `u64::MAX` means all
-    /// writes.
+    /// Adds what the test read after a crash, from the time `asked` until now, for each key in
+    /// `found`. Every write that a client had been told of by the time `cutoff` must be there. With
+    /// `u64::MAX` these are all writes that a client had been told of. Both times are in
+    /// microseconds of the monotonic clock.
     pub(crate) fn recovered(
         &mut self,
         found: &[(Key, Option<Seen>)],
@@ -308,7 +310,7 @@ mod tests {
         writes.push(Event::Read { key: KEY, asked, answered: answered_at, seen });
         writes.extend((1..=2 * REMEMBERED as u64).flat_map(write));
         assert_eq!(faults(&checker.feed(&[writes], false)), []);
-        // An id that a writer's answer revealed must not be older than all remembered ones.
+        // A new id in the reply to a write must not be lower than all remembered ids.
         let number = 2 * REMEMBERED as u64 + 1;
         let again = [sent(number, set(number)), answered(number, Reply::Stored(Some(90)))];
         assert_eq!(faults(&checker.feed(&[again.into()], false)), [Fault::CasReused]);

@@ -23,7 +23,8 @@ use larder_disk::Random;
 
 /// The longest wait for an answer. A server that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The largest number of cas ids remembered for each key. Writers also try old ones.
+/// The largest number of cas ids remembered for each key. Writers also send old ids, and the server
+/// must refuse these.
 const CAS_IDS: usize = 16;
 
 /// The work of a client process.
@@ -75,8 +76,8 @@ fn connect(port: u16) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// Returns the event of a connection's end. A connection that ends as any connection does when its
-/// server is killed has no fault.
+/// Returns the event of a connection's end. If the error is one that a killed server causes, the
+/// event has no fault.
 fn ended(error: &io::Error) -> Event {
     let fault = match error.kind() {
         io::ErrorKind::InvalidData => Some(format!("wrong answer: {error}")),
@@ -91,7 +92,8 @@ fn ended(error: &io::Error) -> Event {
 /// State that the two threads of a writer share.
 #[derive(Default)]
 struct Progress {
-    /// Requests that were sent and not yet answered, except quiet ones.
+    /// Requests that were sent and not yet answered. Quiet requests are not in it, because the
+    /// server does not answer them.
     waiting: VecDeque<(u64, Key, Operation)>,
     cas_ids: CasIds,
     /// True if no more requests will be sent.
@@ -221,8 +223,8 @@ impl Writer {
     }
 }
 
-/// Reads random keys of all writers. A reader sends as many requests as a writer. If their number
-/// is unlimited, it continues until the server ends.
+/// Reads random keys of all writers. A reader sends [`ClientPlan::requests`] requests. With 0 it
+/// continues until the server ends.
 fn read_all(plan: &ClientPlan, reader: u16) -> io::Result<()> {
     let name = format!("reader-{:03}-{reader:03}", plan.first);
     let journal = Journal::create(&plan.journals.join(name))?;

@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::server::{Server, ServerPlan};
 use larder_disk::Random;
 
-/// The devices of each lane.
+/// The sizes of each lane's devices, and a limit of the number of lanes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Size of a device in MiB; with two tiers, the size of the fast device.
@@ -79,7 +79,8 @@ impl Devices {
         self.names.iter().flat_map(device).collect()
     }
 
-    /// Adds a lane for the next start, with some probability. Updates the plan in either case.
+    /// Adds a lane for the next start, with some probability. Stores the values of `--store` in
+    /// `plan` even if it adds none.
     pub(crate) fn before_start(&mut self, random: &mut Random, plan: &mut ServerPlan) {
         let percent = if self.names.len() == 1 { 80 } else { 40 };
         if self.names.len() < self.layout.most && random.chance(percent) {
@@ -122,8 +123,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Returns a command that grows a lane to a random size. The server refuses it if the lane is
-    /// already larger.
+    /// Returns a command that grows a lane's device to a random size; with two tiers, the lower
+    /// device. The server refuses the command if the device is already larger.
     fn growth(&self, name: u32, random: &mut Random) -> String {
         let (path, mib) = match self.layout.lower_mib {
             Some(mib) => (self.lower_path(name), mib),

@@ -2,24 +2,25 @@
 //!
 //! A step is a request that was executed, or that may have been executed. It holds the states in
 //! which the request may have left the key. A crash takes the history back to an earlier step. But
-//! it must not take back a step that a client was told of before the cutoff of the promise. Steps
-//! that a crash took back never return: after each check, the history ends at the step that was
-//! found.
+//! the crash must not take back a step that a client was told of by the cutoff. The cutoff is the
+//! time up to which the durability mode promises that acknowledged writes survive. After a crash,
+//! the test reads the key and finds the step whose state the read shows. The history then ends at
+//! this step, because steps that a crash took back never return.
 
 use crate::model::{Item, State, When, after, after_reply, evictable, fits};
 use crate::operation::{Key, Operation};
 use crate::reply::{Reply, Seen};
 use crate::value::Print;
 
-/// Number of steps kept before the oldest possible one. If one of these steps wrongly comes back,
-/// the message can name it.
+/// Number of steps kept that are too old for a crash to take the history back to them. If one of
+/// these steps wrongly comes back, the message can name it.
 const ARCHIVE: usize = 40;
 
 #[derive(Clone, Debug)]
 struct Step {
     states: Vec<State>,
-    /// The time in microseconds at which a client was first told of this step, or of a later step
-    /// that depends on it.
+    /// The monotonic clock's time in microseconds at which a client was first told of this step, or
+    /// of a later step that depends on it.
     told: Option<u64>,
     what: String,
     /// The states that this write would have left if it had not been answered with an error. No
@@ -81,8 +82,8 @@ pub(crate) struct History {
     steps: Vec<Step>,
     /// The index of the oldest step to which another crash could still take the history back.
     sure: usize,
-    /// True if the server evicts. An item may then be missing at any time, and may come back after
-    /// a crash unless a later step has followed.
+    /// True if the server evicts. An item may then be missing at any time. A missing item may come
+    /// back after a crash, unless a step has followed the one that stored it.
     evicts: bool,
 }
 
@@ -117,8 +118,8 @@ impl History {
         Violation { fault, key: Some(self.key), text }
     }
 
-    /// Adds a step for a request that was executed and whose answer is unknown. With `may_fail`,
-    /// the request may also have failed.
+    /// Adds a step for a request whose answer is unknown. If `may_fail` is true, the step's states
+    /// include those that the key may have if the request failed.
     pub(crate) fn executed(&mut self, operation: &Operation, when: When, may_fail: bool) {
         if *operation == Operation::Get {
             return;
@@ -175,8 +176,9 @@ impl History {
         Ok(())
     }
 
-    /// Adds a read by another connection between `asked` and `answered`, in microseconds. The read
-    /// proves that the step that it shows was executed.
+    /// Adds a read by another connection. `asked` and `answered` are the times of its request and
+    /// its answer, in microseconds. The read shows the state after a step, and so proves that the
+    /// step was executed.
     pub(crate) fn read(
         &mut self,
         seen: Option<&Seen>,
@@ -204,7 +206,8 @@ impl History {
             );
             return Err(self.violation(Fault::Stale, text));
         }
-        // The read proves only the oldest step that explains it.
+        // Several steps may leave the state that was read. The oldest of them may be the only one
+        // that was executed before the read, so the read proves only this one.
         let from = self.sure.min(newest);
         let oldest = self.steps[from..].iter().position(fitting);
         if let Some(oldest) = oldest {
@@ -214,8 +217,9 @@ impl History {
         Ok(())
     }
 
-    /// Adds a read after a crash. Every step that a client was told of until `cutoff`, in
-    /// microseconds, must be there. Afterwards the history ends at the step that was found.
+    /// Adds a read after a crash. The crash must not have taken back a step that a client was told
+    /// of by `cutoff`. Removes the steps after the newest one that can have left the state that was
+    /// read. Times are in microseconds.
     pub(crate) fn recovered(
         &mut self,
         seen: Option<&Seen>,
@@ -234,7 +238,8 @@ impl History {
         let told = lost.iter().filter(|step| step.told.is_some()).count() as u32;
         let taken = Taken { steps: lost.len() as u32, told };
         // Several steps may fit what was read, for example if their expiries differ by a second.
-        // Any of them may be the step that was found, so all their fitting states stay possible.
+        // The crash may have left the key at any of them, so all their states that fit stay
+        // possible.
         let mut states = Vec::new();
         for state in self.steps[floor..=found].iter().flat_map(|step| self.possible(step)) {
             if fits(&state, seen, when) {
@@ -293,7 +298,8 @@ impl History {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the cas id of the key's value, and what identifies the value, if both are certain.
+    /// Returns the cas id and the [`Print`] of the key's value, if only one state is possible and
+    /// its cas id is known.
     pub(crate) fn cas_id(&self) -> Option<(u64, Print)> {
         match &self.last().states[..] {
             [Some(item)] => item.cas.map(|cas| (cas, item.print)),

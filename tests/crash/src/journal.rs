@@ -21,8 +21,8 @@ pub(crate) enum Event {
     Answered { number: u64, time: u64, reply: Reply },
     /// A reader has read a key.
     Read { key: Key, asked: u64, answered: u64, seen: Option<Seen> },
-    /// The connection ended. `fault` is `None` if it ended as any connection does when its server
-    /// is killed.
+    /// The connection ended. `fault` is `None` if its work was done, or if it ended in a way that
+    /// the death of the server explains.
     Ended { time: u64, fault: Option<String> },
 }
 
@@ -37,7 +37,7 @@ impl Journal {
         Ok(Journal { file: Mutex::new(File::create(path)?) })
     }
 
-    /// Appends events in this order, with one write.
+    /// Appends `events` in the given order, with one write.
     pub(crate) fn note(&self, events: &[Event]) -> io::Result<()> {
         let mut lines = Vec::new();
         for event in events {

@@ -17,9 +17,10 @@ pub(crate) enum Machine {
     Tiers,
     /// Power loss, on a disk of the test's own (FUSE).
     Power,
-    /// Power loss of several devices at once, which are added and drained.
+    /// Power loss, with several devices that are added and drained. All lose power at once.
     PowerDevices,
-    /// Power loss of several lanes, each with a small fast device and a big lower one.
+    /// Power loss, with a small fast device and a big lower one in each lane. All lose power at
+    /// once.
     PowerTiers,
 }
 

@@ -1,6 +1,6 @@
 //! The crash test of the real server, under load from real client processes. The server is killed,
-//! loses power, or has a failing disk. Then it is started again, and everything that it
-//! acknowledged must still be there.
+//! loses power, or has a failing disk. Then it is started again. Every write that it acknowledged
+//! must still be there, except the most recent ones in async mode.
 //!
 //!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
 //!
@@ -55,7 +55,8 @@ use crate::world::{Failure, World};
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Number of rounds for each durability and machine. A round is a load and a sudden end.
+    /// Number of rounds for each durability and machine. In a round the server ends suddenly under
+    /// load.
     #[arg(long, default_value_t = 20)]
     rounds: u32,
     #[arg(long, default_value_t = 1)]
@@ -87,7 +88,7 @@ struct Arguments {
     /// The server's binary; by default `larder` next to this program.
     #[arg(long)]
     server: Option<PathBuf>,
-    /// A further argument for the server. May be repeated.
+    /// An argument to pass to the server. May be repeated.
     #[arg(long, allow_hyphen_values = true)]
     server_argument: Vec<String>,
     /// Parent of the directory that the run creates for its stores, journals and logs.
@@ -165,7 +166,7 @@ struct Run {
     arguments: Arguments,
     binary: PathBuf,
     directory: PathBuf,
-    /// The reason why power loss cannot be tested on this machine; `None` if it can.
+    /// The reason why this computer cannot mount the disk that loses power; `None` if it can.
     no_disk: Option<io::Error>,
     passed: u32,
     failed: u32,
@@ -231,8 +232,8 @@ impl Run {
                 if machine.loses_power() && self.skips(&name) {
                     continue;
                 }
-                // All rounds of one durability on one machine are a series. The series share the
-                // time equally.
+                // The rounds with one durability and one machine are a series. Each series gets an
+                // equal share of `--seconds`.
                 let share = self.arguments.seconds.map(Duration::from_secs);
                 let until = share.map(|all| begun + all * number / series);
                 let directory = self.directory.join(format!("rounds-{number}"));

@@ -1,10 +1,10 @@
 //! The possible states of a key, and memcached's rules for one key: what each request may answer,
 //! and which states it may leave.
 //!
-//! A state is not always known exactly: around the second in which an item expires, an answer with
-//! the item and one without it are both correct. So every rule returns a list of outcomes, and a
-//! reply selects those that fit the reply. A server that evicts may do so between any two requests:
-//! see [`evictable`].
+//! A state is not always known exactly. Around the second in which an item expires, an answer with
+//! the item and one without it are both correct. So every rule returns a list of possible states.
+//! When the reply is known, those that contradict it are dropped. A server that evicts may evict an
+//! item between any two requests: see [`evictable`].
 
 use crate::operation::{Operation, Store};
 use crate::reply::{Reply, Seen};
@@ -28,8 +28,9 @@ pub(crate) struct Item {
     pub(crate) expires: u64,
     /// The cas id; `None` until an answer has revealed it.
     pub(crate) cas: Option<u64>,
-    /// True if the item was evicted. A get no longer finds it. But the eviction becomes durable
-    /// only later, so a crash may bring the item back unless a later write of the key has followed.
+    /// True if the item was evicted. A get no longer finds it. But a crash may bring the item back,
+    /// because the eviction becomes durable only later. A write of the key after the eviction
+    /// prevents that.
     pub(crate) evicted: bool,
 }
 
@@ -39,7 +40,7 @@ impl Item {
         Item { content, print, flags, expires, cas: None, evicted: false }
     }
 
-    /// Returns true if a read at some moment in `when` may have seen this item.
+    /// Returns true if a read of this item, at some moment in `when`, can have returned `seen`.
     pub(crate) fn is(&self, seen: &Seen, when: When) -> bool {
         let ttl = match (seen.ttl, self.expires) {
             (None, expires) => expires == 0,
@@ -84,7 +85,8 @@ pub(crate) struct When {
     pub(crate) to: u64,
 }
 
-/// Returns the states that `state` may have become by `when` through the passing of time.
+/// Returns what `state` may be at some moment in `when`: itself, or `None` if its item may have
+/// expired.
 pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     match state {
         Some(item) if item.expires != 0 && item.expires + SLACK < when.from => vec![None],
@@ -95,8 +97,8 @@ pub(crate) fn by_then(state: &State, when: When) -> Vec<State> {
     }
 }
 
-/// Returns true if a read may have seen `state`. An evicted item may be seen: before its eviction,
-/// or after a crash that undid the eviction.
+/// Returns true if a read of `state` during `when` can have returned `seen`. A read may return an
+/// evicted item before its eviction, or after a crash that undid the eviction.
 pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     match (state, seen) {
         (None, seen) => seen.is_none(),
@@ -115,7 +117,7 @@ pub(crate) fn after(state: &State, operation: &Operation, when: When) -> Vec<Sta
 }
 
 /// Returns the possible states after `operation` was executed on `state` and answered with `reply`.
-/// Returns none if that reply is impossible.
+/// The list is empty if that reply is impossible.
 pub(crate) fn after_reply(
     state: &State,
     operation: &Operation,
@@ -138,7 +140,7 @@ fn execute(state: &State, operation: &Operation) -> Vec<State> {
         (Operation::Get, _) | (Operation::Touch { .. }, None) => vec![state.clone()],
         (Operation::Delete { .. }, _) => vec![None],
         (Operation::Touch { expires, .. }, Some(item)) => {
-            // A touch may or may not give the item a new cas id.
+            // A touch may give the item a new cas id, so the id is unknown until a reply shows it.
             vec![Some(Item { expires: *expires, cas: None, ..item.clone() })]
         }
         (Operation::Count { initial: None, .. }, None) => vec![state.clone()],
@@ -183,7 +185,8 @@ fn appended(item: &Item, content: &Content) -> Item {
     Item::new(Content::Chunks(chunks), item.flags, item.expires)
 }
 
-/// Returns `after` with the facts that `reply` adds; `None` if the reply contradicts this state.
+/// Returns `after` with the cas id that `reply` shows. Returns `None` if the operation cannot have
+/// changed `before` to `after` and been answered with `reply`.
 fn explained(
     before: &State,
     after: State,

@@ -87,10 +87,10 @@ impl Operation {
                 line(format_args!("mg {key} v f t c T{expires}\r\n"));
             }
             Operation::Count { by, initial: None } => line(format_args!("incr {key} {by}\r\n")),
-            // A limiter with the largest budget refuses nothing, and its value is the number of
-            // used units. So the model can treat it as a counter. An even `by` sends such a
-            // request, which creates a limiter or turns the key's counter into one. Later requests
-            // for the key count in the limiter.
+            // If `by` is even, the request takes units of a limiter with the largest possible
+            // limit. It creates the limiter, or turns the key's counter into one. Such a limiter
+            // refuses nothing, and its value is the number of used units. So the model can treat it
+            // as a counter. Later requests for the key count in the limiter.
             Operation::Count { by, initial: Some(initial) } if by == initial && by % 2 == 0 => {
                 line(format_args!("ma {key} B{} D{by} v c\r\n", u64::MAX));
             }

@@ -1,4 +1,4 @@
-//! The meaning of the server's replies to the requests of clients.
+//! Reads the server's replies, and interprets each as the answer to its request.
 
 use std::io::{self, Read};
 

@@ -1,5 +1,5 @@
-//! Rounds over one store, each with a load and a sudden end. This file has the choices that a seed
-//! makes, and the report.
+//! Rounds over one store. In each round the server runs, usually under load, and then ends, usually
+//! suddenly. A seed determines the load and the end of every round.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -16,14 +16,14 @@ use larder_disk::Random;
 
 /// The longest value in bytes: the largest item, less the longest key and the overhead of an item.
 pub(crate) const LARGEST: u32 = (1 << 20) - 512;
-/// The largest number of writing connections per process. Writers keep their keys in all rounds.
+/// The largest number of writing connections per process. A writer has the same keys in all rounds.
 const WRITERS: u16 = 4;
 /// The largest number of client processes.
 const PROCESSES: u16 = 3;
 /// Factor for the number of keys on machines whose devices should become full.
 const FILLING: u16 = 5;
-/// The longest time for which the end of a round waits for background work, and for unsynced bytes
-/// on the disk.
+/// The longest time for which a round delays its end until background work runs. It is also the
+/// longest delay until the disk has unsynced bytes.
 const AIMING: Duration = Duration::from_millis(200);
 
 /// The counts of all rounds.
@@ -49,7 +49,7 @@ pub(crate) struct Stopped {
     pub(crate) failure: Failure,
 }
 
-/// The limits of a series of rounds.
+/// The limits and the output of a series of rounds.
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) rounds: u32,
@@ -115,14 +115,15 @@ struct Round {
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
-    /// If true, the round does not end before the expected background work runs and the disk has
-    /// unsynced bytes. It waits for each of these at most [`AIMING`].
+    /// If true, the round delays its end until the expected background work runs and then until the
+    /// disk has unsynced bytes. Each delay lasts at most [`AIMING`].
     aimed: bool,
     end: End,
-    /// If set, the next server is killed after this time, even in the middle of its recovery.
+    /// If set, the server is started again after the round's end, and killed when this time has
+    /// passed, even in the middle of its recovery.
     stillborn: Option<Duration>,
-    /// If set, the server is then started once more, all keys are read, and the power is cut.
-    /// Everything that was read must be durable.
+    /// If set, the round then starts the server once more, reads all keys, and cuts the power in
+    /// this way. Everything that it read must be durable.
     again: Option<Cut>,
     /// The random numbers that decide which devices are added, drained and grown in this round.
     devices: Random,
@@ -164,8 +165,9 @@ impl Round {
             (10..70, Some(_)) => End::PowerLoss(cut),
             _ => End::Kill,
         };
-        // Some rounds have no load. They are so short that their end interrupts recovery, or makes
-        // the next server repeat it.
+        // Some rounds have no load. Such a round ends as soon as its server has answered the reads
+        // of all keys. So its end may interrupt work that the recovery has left for later, and the
+        // next start may have to repeat the recovery.
         let idle = random.chance(12);
         let longest = random.pick(&[80, 400, 1200]);
         Round {

@@ -1,4 +1,4 @@
-//! Tests of single situations in which servers have been seen to lose data or to hang.
+//! Tests of single situations in which some servers lost data or hung.
 
 mod basic;
 mod disk;
@@ -15,8 +15,8 @@ use crate::world::{End, Failure, World};
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Scenario {
-    /// The server ends after a burst of writes and a pause. No write may stay only in memory until
-    /// a further request comes.
+    /// The server ends suddenly after a burst of writes and, in async mode, a pause. No write may
+    /// stay only in memory because no request follows it.
     Burst,
     /// A crash brings no flushed or expired item back, and does not cancel a delayed flush_all.
     Flush,
@@ -26,15 +26,16 @@ pub(crate) enum Scenario {
     Second,
     /// A full store refuses new items. Stored items can still be read, counted and deleted.
     FullStore,
-    /// Syncs fail: every writer gets an error, readers see the old value, and the server recovers
-    /// with the disk.
+    /// Syncs fail: every writer gets an error, and readers see the old value. When the disk works
+    /// again, the server accepts writes again.
     FailingSync,
     /// The disk is full: the same must hold as for failing syncs.
     FullDisk,
     /// A sync takes long: unrelated requests are served meanwhile, and no reply shows data that is
     /// not durable.
     SlowSync,
-    /// The disk hangs: an asynchronous server stops acknowledging writes after one sync interval.
+    /// The disk hangs: in async mode, the server acknowledges no more writes once the disk has hung
+    /// for one sync interval.
     HungDisk,
 }
 

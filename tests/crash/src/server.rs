@@ -44,7 +44,7 @@ pub(crate) struct ServerPlan {
     pub(crate) memory_mib: u64,
     pub(crate) durability: Durability,
     pub(crate) sync_interval: Duration,
-    /// Further arguments.
+    /// Arguments for the server besides those that the other fields give.
     pub(crate) arguments: Vec<String>,
     /// The file that receives the server's output.
     pub(crate) log: PathBuf,
@@ -145,7 +145,7 @@ pub(crate) fn tail(path: &Path) -> String {
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
 
-/// A running server. Dropping this kills it.
+/// A running server. Dropping the value kills the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -176,7 +176,8 @@ impl Server {
         self.child.kill()
     }
 
-    /// Asks the server to stop with SIGTERM, and waits until it has.
+    /// Asks the server to stop with SIGTERM, and waits until its process has ended. Fails after
+    /// [`STOP`].
     pub(crate) fn terminate(mut self) -> io::Result<ExitStatus> {
         let id = libc::pid_t::try_from(self.child.id()).map_err(io::Error::other)?;
         // SAFETY: the call accesses no memory. The child was not waited for, so the id still names
@@ -194,8 +195,9 @@ impl Server {
         Err(io::Error::other(format!("the server did not stop within {} s", STOP.as_secs())))
     }
 
-    /// Reads every key. With `errors`, the server may refuse a value because other values, which it
-    /// reads or moves, leave no memory for it. This function reads such a value again, alone.
+    /// Reads all `keys`. If `errors` is true, the server may answer a get with an error, because
+    /// the values that it reads or moves at that time leave no memory for the value. This function
+    /// then reads that key again, alone.
     pub(crate) fn read_all(
         &self,
         keys: &[Key],
@@ -258,7 +260,8 @@ impl Talk {
         Ok(Talk { client })
     }
 
-    /// Reads these keys in one pipeline. `errors` is as in [`Server::read_all`].
+    /// Reads `keys` in one pipeline. If `errors` is true, reads each key that was answered with an
+    /// error again, alone.
     fn get_all(&mut self, keys: &[Key], errors: bool) -> io::Result<Vec<(Key, Option<Seen>)>> {
         for key in keys {
             self.send(*key, &Operation::Get)?;

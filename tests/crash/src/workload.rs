@@ -13,12 +13,13 @@ use larder_disk::Random;
 /// The lengths of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Sizes {
-    /// Mostly up to a hundred bytes.
+    /// From 1 to 100 bytes.
     Small,
     /// From 1 byte to the largest item, mostly small.
     #[default]
     Mixed,
-    /// Around the borders at which servers have lost values: blocks, buffers, halves of segments.
+    /// Close to the length of a block, of a buffer or of half a segment. Some servers lost values
+    /// of such lengths.
     Borders,
     /// Tens of kilobytes up to the largest item.
     Large,
@@ -72,8 +73,8 @@ impl Workload {
         Workload { random, writer, keys, sizes, largest, next: None }
     }
 
-    /// Returns true if the last request was quiet. The writer must send the get that checks it
-    /// before it may stop.
+    /// Returns true if the last request was quiet. A get must then follow, which shows whether the
+    /// write took effect. The writer may stop only after it has sent this get.
     pub(crate) fn owes(&self) -> bool {
         self.next.is_some()
     }
@@ -118,7 +119,8 @@ impl Workload {
                 append
             }
             62..72 => match cas_ids.get(&key).filter(|known| !known.is_empty()) {
-                // Tries an old cas id, which must be refused even after many restarts.
+                // The writer sends a cas id that is usually an old one. If so, the server must
+                // refuse the request.
                 Some(known) if self.random.chance(25) => {
                     let cas = self.random.pick(known);
                     self.store(Store::Cas(cas))
@@ -152,7 +154,8 @@ impl Workload {
         Content::Chunks(vec![Chunk { seed: self.random.bits(), length }])
     }
 
-    /// Returns an expiry: never, in minutes to days, or within seconds.
+    /// Returns the Unix time in seconds at which an item expires: in a few seconds, or after
+    /// minutes to days. Returns 0 for an item that never expires.
     fn expiry(&mut self) -> u64 {
         match self.random.below(10) {
             0..3 => 0,

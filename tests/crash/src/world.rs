@@ -17,12 +17,14 @@ use crate::journal::{self, Event};
 use crate::machine::Machine;
 use crate::server::{Durability, Server, ServerPlan, tail};
 
-/// The time by which the writes that an asynchronous server loses may be older than promised. On a
-/// busy machine, the commit takes longer to end, and the clients take longer to read their answers.
+/// In async mode, a crash may lose the writes of the last sync interval, and those of this time
+/// before the interval. On a busy computer, commits take longer to end, and clients take longer to
+/// read their answers.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
 
-/// With at most this much memory, in MiB, a server may refuse values while it reads other values of
-/// a megabyte or waits for their sync. Such refusals are counted, but they are no faults.
+/// With at most this much memory, in MiB, a server may answer requests with errors while it reads
+/// values of a megabyte, or while such values wait for a sync. The test counts these errors, but
+/// they are no faults.
 pub(crate) const TIGHT_MIB: u64 = 32;
 
 /// The reason why a run of rounds or a scenario stops.
@@ -87,10 +89,11 @@ pub(crate) struct World {
     pub(crate) devices: Option<Devices>,
     checker: Checker,
     directory: PathBuf,
-    /// When the last server ended, in microseconds, and whether SIGTERM ended it.
+    /// The monotonic clock's time in microseconds at which the last server ended, and true if
+    /// SIGTERM ended it.
     ended: Option<(u64, bool)>,
-    /// True if each server runs on after its load until everything must be durable, and only then
-    /// ends.
+    /// True if each server ends only after a time without load in which all writes must have become
+    /// durable.
     pub(crate) idle: bool,
     /// The longest time from the restart of a server until it answered.
     pub(crate) slowest_start: Duration,
@@ -168,17 +171,17 @@ impl World {
         none(self.checker.recovered(&found, asked, self.cutoff()))
     }
 
-    /// Returns the cutoff in microseconds. Every write that was acknowledged until then must have
-    /// survived.
+    /// Returns the monotonic clock's time in microseconds up to which every acknowledged write must
+    /// have survived. The result is `u64::MAX` if no acknowledged write may be lost.
     fn cutoff(&self) -> u64 {
         match (self.plan.durability, self.ended) {
             (Durability::Async, Some((ended, false))) => {
                 let interval = self.plan.sync_interval.as_micros() as u64;
                 let slack = ASYNC_SLACK.as_micros() as u64;
-                // The promised loss is one interval of acknowledgements. It counts back from the
-                // last acknowledgement, not from the server's end, because a server whose disk
-                // stalls acknowledges nothing. After a time without load, it counts back from the
-                // end.
+                // The server may lose the writes that it acknowledged in the last sync interval.
+                // This interval ends with the last acknowledgement, not with the server's end,
+                // because a server whose disk stalls acknowledges nothing. After a time without
+                // load, the interval ends with the server's end.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
                 last.saturating_sub(interval + slack)
             }
@@ -252,8 +255,8 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Waits until all clients have ended by themselves. Keeps their journals for
-    /// [`World::collect`].
+    /// Waits until all clients have ended by themselves, and fails after `patience`. Keeps their
+    /// journals for [`World::collect`].
     pub(crate) fn wait(&mut self, patience: Duration) -> io::Result<()> {
         let begun = Instant::now();
         for child in &mut self.children {

@@ -69,7 +69,7 @@ pub struct Arguments {
     list: bool,
 }
 
-/// Returns the name of the point of a recorded trace: the file's name up to its first dot.
+/// Returns the name of a recorded trace in the report: the file's name up to its first dot.
 fn point_name(path: &Path) -> Result<String> {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name = name.split('.').next().filter(|name| !name.is_empty() && path.is_file());
@@ -77,8 +77,8 @@ fn point_name(path: &Path) -> Result<String> {
     name.map(str::to_owned).ok_or_else(failed)
 }
 
-/// Reads each recorded trace once to determine its size and hash. Reading takes long, so all names
-/// are checked first.
+/// Reads each recorded trace once, to count its requests and bytes and to hash it. This takes long,
+/// so the names of all traces are checked before the first is read.
 fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
     let names = paths.iter().map(|path| point_name(path)).collect::<Result<Vec<_>>>()?;
     for (at, name) in names.iter().enumerate() {
@@ -93,14 +93,14 @@ fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
     let read = |(name, path): (String, &PathBuf)| {
         let path = path.display().to_string();
         let totals = Totals::of(&mut *trace::recorded(&path)?)?;
-        // Names of points live as long as the process.
+        // The name is leaked, because names of points in the report are `&'static str`.
         Ok(Recorded { name: String::leak(name), path, totals })
     };
     names.into_iter().zip(paths).map(read).collect()
 }
 
-/// Returns a line that describes the recorded traces. Traces with the same name but other contents
-/// differ in their hashes.
+/// Returns a line that describes the recorded traces. A journal accepts only runs with the same
+/// line. The line has hashes, because two traces may have the same name and different contents.
 fn traces_line(traces: &[Recorded]) -> String {
     let line = |trace: &Recorded| {
         let Totals { requests, bytes, hash } = trace.totals;
@@ -184,8 +184,8 @@ impl Arguments {
         Ok(plan)
     }
 
-    /// Returns the options that decide the sizes of the experiments, as text. A journal accepts
-    /// only runs with equal options.
+    /// Returns the options that decide the sizes of the experiments, as text. If a run continues a
+    /// journal, its text must be the same as in the journal.
     fn identity(&self) -> String {
         let minutes = self.minutes.map_or(String::new(), |minutes| format!(", {minutes} min"));
         format!("{}{minutes}", self.scale.name())
@@ -279,7 +279,8 @@ fn print_list(
     }
 }
 
-/// Returns the experiments with all their points. Experiments with the same id become one.
+/// Returns the experiments for the report, with the settings and points that the journal has of
+/// them. If several of `experiments` have the same id, they become one.
 fn gather(scale: &str, lab: &Lab, experiments: &[Box<dyn Experiment>]) -> Vec<record::Experiment> {
     let mut gathered: Vec<record::Experiment> = Vec::new();
     for experiment in experiments {

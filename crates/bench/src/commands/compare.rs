@@ -121,7 +121,8 @@ struct Cell {
     /// a peer.
     ratio: Option<Spread>,
     generator_bound: bool,
-    /// True if the server waited for its processor in at least one run.
+    /// True if in at least one run more than [`WAITING_MAX`] of the server's threads, on average,
+    /// were ready but had no processor. Then other work disturbed the run.
     disturbed: bool,
 }
 
@@ -202,8 +203,8 @@ impl Arguments {
                 continue;
             }
             let mut summary = summary.without_errors()?;
-            // The figures of single seconds are dropped, because runs are a few seconds long and
-            // only their sums are compared.
+            // The figures of single seconds are dropped: a run lasts a few seconds, and only
+            // figures of whole runs are compared.
             summary.per_second.clear();
             if matches!(started, Started::Server(_)) && summary.hit_ratio.is_some_and(|r| r < 1.0) {
                 let name = who.name();

@@ -1,10 +1,10 @@
 //! `larder bench cores`: the cost of sharing the engine between threads. The engine runs without
 //! sockets. Its threads get and set in batches, as a server's workers do with pipelined requests.
-//! Runs with one thread and with several alternate. The measure is processor time per request: the
-//! extra time with several threads is spent waiting for each other's cache lines and locks.
+//! Runs with one thread and with several alternate. The measure is processor time per request. With
+//! several threads it is longer, because the threads wait for each other's cache lines and locks.
 //!
 //! With `--apart` each thread uses a separate engine. The threads then share only the machine, so
-//! that run shows what its processors allow.
+//! such a run shows what the machine's processors allow.
 //!
 //! Cleaners and committers are reported separately. Each lane has one cleaner and one committer, so
 //! their time per request limits the requests per second that a lane can sustain.
@@ -32,13 +32,15 @@ use crate::{Error, Result, say};
 
 /// Number of requests per batch, as in the server.
 const BATCH: usize = 16;
-/// The lock of a set is prefetched this many requests ahead, as in the server.
+/// The lock of a key's stripe is prefetched this many requests before the key's set, as in the
+/// server.
 const LOCK_AHEAD: usize = 4;
 /// Number of batches between two checks of the flag that ends a run.
 const BATCHES_PER_TURN: u32 = 64;
 const KEY_BYTES: usize = 15;
 const NOW: u32 = 1000;
-/// The longest wait for free memory before a thread retries, in case it missed the wake-up.
+/// The longest time that a thread waits for free memory. Then it retries its set, because it may
+/// have missed the wake-up by the cleaner.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How many threads, and what they do.
@@ -108,8 +110,9 @@ struct Row {
     threads: usize,
     /// The workers' processor time per request, in nanoseconds.
     ns_per_request: Spread,
-    /// Throughput relative to the first row, computed from processor time as if each thread had its
-    /// own processor. Each run is compared with the first row's run of the same round.
+    /// Throughput relative to the same work with the first of the measured numbers of threads. It
+    /// is computed from processor time, as if each thread had its own processor. Each run is
+    /// compared with the run of the same round.
     relative_throughput: Spread,
     /// Processor time of the cleaners per request, in nanoseconds.
     cleaner_ns: Spread,
@@ -265,7 +268,8 @@ struct EngineWorker {
 }
 
 impl EngineWorker {
-    /// Returns a worker whose session wakes the calling thread.
+    /// Returns a worker for the calling thread. The engine wakes this thread when there may be
+    /// space.
     fn new(engine: &Arc<Engine>) -> EngineWorker {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut session = engine.session(waker);
@@ -305,8 +309,8 @@ impl EngineWorker {
                 session.prefetch_lock(later);
             }
             if !set(session, &keys[at], value)? {
-                // The remaining keys were prefetched before the wait, and their hints are stale
-                // after it.
+                // Other threads may change the index while this thread waits. So the rest of the
+                // batch does not use the hints of the prefetch.
                 self.set_the_rest(at, value)?;
                 break;
             }

@@ -1,6 +1,6 @@
-//! `larder bench counters`: a growing number of connections increment the same key. In other
-//! servers, connections contend for the item, so each added connection slows all of them down. A
-//! lost update would show as a number that the server returned twice.
+//! `larder bench counters`: a growing number of connections increment the same key. This measures
+//! how much the connections slow each other down, because they contend for one item. A lost update
+//! would show as a number that the server returned twice.
 
 use std::time::Duration;
 

@@ -57,8 +57,9 @@ enum Better {
 /// The name of the figure that counts the void rounds of a point.
 const VOID: &str = "void rounds";
 
-/// The figures that are compared. [`figure`] reads the common ones; the other names are extra
-/// figures of single experiments. Extra figures that repeat another figure are left out.
+/// The figures that are compared. Some are fields of every point (see [`figure`]). The others are
+/// extra figures that only single experiments have. This list omits extra figures that repeat
+/// another figure.
 const FIGURES: [(&str, Better); 18] = [
     (VOID, Better::Less),
     ("rate", Better::More),
@@ -80,7 +81,7 @@ const FIGURES: [(&str, Better); 18] = [
     ("survived", Better::More),
 ];
 
-/// The identity of a point in both files: experiment, system, case and x.
+/// The identity of a point in both files: experiment, system, case and position on the x axis.
 type Key = (String, String, String, String);
 
 /// The values of each figure of a point, one per round. [`VOID`] has a single value.
@@ -216,7 +217,8 @@ fn figure(point: &Point, name: &str) -> Option<f64> {
     }
 }
 
-/// Compares all figures of all points. A point that only one file has gives one row.
+/// Compares all figures of all points. If only one file has a point, the result has one row for the
+/// point.
 fn compare(
     before: &BTreeMap<Key, Values>,
     after: &BTreeMap<Key, Values>,
@@ -242,7 +244,8 @@ fn compare(
             rows.push(row("point", &[], &[], Change::New));
             continue;
         }
-        // If all rounds of a point are void, the number of void rounds is its only figure.
+        // If all rounds of a point are void, the number of void rounds is its only figure. Its
+        // other figures then do not count as missing or new.
         let is_void = |values: &Values| values.len() == 1;
         for (name, better) in FIGURES {
             let change = match (a.get(name), b.get(name)) {

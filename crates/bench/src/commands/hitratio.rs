@@ -56,7 +56,8 @@ struct Row {
     rss: u64,
     outcome: Outcome,
     miss_ratio: f64,
-    /// Misses, divided by Larder's misses; above 1, the peer misses more.
+    /// The miss ratio, divided by that of Larder or of the `--reference` server. Above 1, the peer
+    /// misses more.
     relative_misses: f64,
     /// True if the peer's resident memory equals Larder's within the tolerance.
     equal: bool,
@@ -106,7 +107,8 @@ impl Arguments {
     }
 
     /// Repeats the replay with other memory limits until the peer's resident memory equals `rss`,
-    /// the resident memory of Larder or of the `--reference` server.
+    /// within the tolerance. `rss` is the resident memory of Larder or of the `--reference` server.
+    /// Returns the attempt whose resident memory is nearest to `rss`.
     fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
         let mut best: Option<Row> = None;
         let mut search = Search::from(self.memory);
@@ -160,7 +162,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Begins with a limit in MiB.
+    /// Returns a search whose first attempt has this limit in MiB.
     pub(crate) fn from(limit: u64) -> Search {
         Search { limit, below: None, above: None, last: None }
     }
@@ -168,8 +170,8 @@ impl Search {
     /// Chooses the next limit after an attempt that had `rss` resident bytes. Returns false if
     /// there is no other limit to try.
     pub(crate) fn go_on(&mut self, rss: u64, wanted: u64) -> bool {
-        // If a higher limit added at most 1 % of resident memory, the whole trace fits, and no
-        // other limit will add any.
+        // If the last increase of the limit has added at most 1 % of resident memory, the whole
+        // trace fits. Then no higher limit adds any.
         let limit_still_binds = self.last.is_none_or(|last| rss > last + last / 100);
         if rss < wanted && self.above.is_none() && !limit_still_binds {
             return false;
@@ -180,9 +182,10 @@ impl Search {
         } else {
             self.above = Some(self.limit.min(self.above.unwrap_or(u64::MAX)));
         }
-        // Memory outside the limit (code, tables, buffers) is the same at every limit. So the next
-        // limit is this limit plus the missing bytes. If the sum is outside the known range, the
-        // next limit is the middle of the range.
+        // Memory that the limit does not count (code, tables, buffers) is the same at every limit.
+        // So the next limit is this limit plus the missing bytes. The sum must lie between the
+        // limits that were too low and those that were too high. Otherwise the next limit is the
+        // middle between them.
         let difference = (wanted as f64 - rss as f64) / f64::from(1 << 20);
         let direct = (self.limit as f64 + difference).round().max(2.0) as u64;
         let (low, high) = (self.below.unwrap_or(1), self.above.unwrap_or(direct.saturating_add(1)));

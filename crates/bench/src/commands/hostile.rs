@@ -1,10 +1,11 @@
-//! `larder bench hostile`: polite clients, first alone, then beside crowds of clients that are
-//! slow, rude or greedy: one crowd at a time, then all together. Each server's memory is full when
-//! the measurement begins, as a cache's usually is. The crowds stand for clients on other machines,
-//! so they must not take processor time from the polite clients: they run at the lowest priority.
-//! If the server has its own processor, a latency counts from the moment the client's socket sends
-//! the request to the moment the reply reaches that socket. So it excludes the time for which the
-//! client waits for the generator's processor.
+//! `larder bench hostile`: measures polite clients, first alone, then beside crowds of clients that
+//! are slow, rude or greedy. One crowd runs at a time, and at last all run together. Each server's
+//! memory is full when the measurement begins, as a cache's usually is. The crowds stand for
+//! clients on other machines. They run at the lowest priority, so that they take no processor time
+//! from the polite clients. If the server has a processor of its own (`--server-cpu`,
+//! `--load-cpu`), a latency begins when the client's socket sends the request and ends when the
+//! reply reaches that socket. So the latency does not include the time for which the client waits
+//! for the processor that it shares with the crowds.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -89,7 +90,8 @@ fn crowd_names() -> Vec<&'static str> {
     Kind::ALL.map(Kind::name).into_iter().chain([ALL_CROWDS]).collect()
 }
 
-/// The figures of the polite clients beside one crowd.
+/// The figures of the polite clients beside one crowd, beside all crowds together, or without a
+/// crowd.
 #[derive(Debug, Serialize)]
 struct Row {
     server: String,
@@ -101,13 +103,13 @@ struct Row {
     errors: u64,
     /// The reason why the polite clients' run was void.
     void: Option<String>,
-    /// The sum of [`Outcome::answers`] over the crowds.
+    /// The sum of [`Outcome::answers`] over these crowds.
     crowd_answers: u64,
-    /// The sum of [`Outcome::cut`] over the crowds.
+    /// The sum of [`Outcome::cut`] over these crowds.
     crowd_cut: u64,
-    /// The sum of [`Outcome::refused`] over the crowds.
+    /// The sum of [`Outcome::refused`] over these crowds.
     crowd_refused: u64,
-    /// [`Outcome::why`] of the first crowd that has it.
+    /// The first [`Outcome::why`] that a crowd has.
     crowd_why: Option<String>,
     resident_mib: u64,
 }
@@ -187,8 +189,9 @@ impl Arguments {
         store_all(load, shape, Verb::Set).map(drop)
     }
 
-    /// Starts crowds whose threads have the lowest priority. A separate thread lowers its priority
-    /// and starts them, because a thread may not be allowed to raise its priority again.
+    /// Starts crowds whose threads have the lowest priority. A separate thread lowers its own
+    /// priority and starts the crowds. The calling thread keeps its priority, because the kernel
+    /// might not let it raise the priority again.
     fn start_crowds(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
         let start = || {
             take_lowest_priority()?;
@@ -216,8 +219,9 @@ impl Arguments {
             pacing: Pacing::Constant(self.rate),
             duration: Some(time),
             cpu: self.load_cpu,
-            // On a shared processor, a busy server would keep the generator from sending, and wire
-            // times would not count that wait.
+            // If the server and the generator share a processor, a busy server also delays the
+            // sending of requests. Latencies must include this delay, but with `wire_times` they
+            // would not.
             wire_times: self.server_cpu.is_some()
                 && self.load_cpu.is_some()
                 && self.server_cpu != self.load_cpu,
@@ -257,8 +261,8 @@ impl Arguments {
 /// Runs the load. Returns its summary, and the largest resident memory of the server meanwhile.
 ///
 /// The generator may share its processor with the crowds or the server. Its thread asks the kernel
-/// for short time slices, so that it waits less for the processor. Without wire times, latencies
-/// include these waits.
+/// for short time slices, so that it waits less for the processor. Without [`Load::wire_times`],
+/// latencies include the waits that remain.
 fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>, u64) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

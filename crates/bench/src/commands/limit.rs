@@ -1,7 +1,7 @@
 //! `larder bench limit`: the load of `larder bench load` against a responder that only sends
-//! replies. No server can be cheaper on this machine with this kernel interface. With `--device`,
-//! the responder reads the device for every key, so no server that reads every value from the
-//! device can be cheaper.
+//! replies. On this machine, no server with the same kernel interface (`--io`) can be cheaper than
+//! the responder. With `--device`, the responder reads the device for every key, so no server that
+//! reads every value from the device can be cheaper.
 
 use std::path::PathBuf;
 

@@ -178,7 +178,8 @@ pub(super) fn fill(load: &Load, shape: &Shape, announce: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sends `verb` for every key of the shape, in order. The summary counts refusals.
+/// Sends `verb` for every key of the shape, in order. Refusals are no error: the summary has their
+/// number.
 pub(super) fn store_all(load: &Load, shape: &Shape, verb: Verb) -> Result<Summary> {
     let load = Load { pipeline: FILL_DEPTH, verify: false, collect_numbers: false, ..load.clone() };
     load.run_once_through(shape, verb)

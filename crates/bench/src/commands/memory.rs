@@ -43,7 +43,8 @@ struct Case {
     name: &'static str,
     key_lengths: Lengths,
     value_lengths: Lengths,
-    /// Store more items than fit, and count the items that remain.
+    /// True if more items are stored than fit, so that the server evicts some. The figures are then
+    /// per item that the server still holds.
     overfill: bool,
 }
 
@@ -76,15 +77,16 @@ struct Row {
     memory_limit_mib: u64,
     /// Number of items stored.
     stored: u64,
-    /// Number of items that the server still held afterwards.
+    /// Number of items that the server held at the end, after eviction.
     held: u64,
     rss_empty: u64,
     rss_filled: u64,
-    /// Resident memory per held item, including that of the empty server, in bytes.
+    /// Resident bytes per held item. They include the resident bytes of the empty server.
     bytes_per_item: f64,
     /// Growth of resident memory since the server was empty, per held item, in bytes.
     added_bytes_per_item: f64,
-    /// Held items per gibibyte of resident memory. Compares servers at equal memory.
+    /// Held items per gibibyte of resident memory. By this figure, servers can be compared at equal
+    /// memory.
     items_per_gib: f64,
 }
 
@@ -125,7 +127,8 @@ impl Arguments {
     fn measure(&self, case: &Case, program: &Program) -> Result<Row> {
         let memory = if case.overfill { self.full_memory } else { self.memory };
         let items = match case.overfill {
-            // 1.5 times the number of items whose keys and values alone fill the memory.
+            // An item has 12 bytes of key and 1000 bytes of value. All keys and values together are
+            // 1.5 times as long as the memory limit.
             true => (memory << 20) / 1012 * 3 / 2,
             false => self.items,
         };

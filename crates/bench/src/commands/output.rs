@@ -15,7 +15,7 @@ use crate::generator::Summary;
 use crate::machine::Machine;
 use crate::{Error, Result};
 
-/// The version of the format of result files. Files of a newer version cannot be read.
+/// The version of the format of result files. A file with a greater version cannot be read.
 pub(super) const SCHEMA: u64 = 1;
 
 /// A result file: results with everything needed to repeat the measurement.
@@ -24,7 +24,7 @@ pub(super) struct ResultFile<T = IgnoredAny> {
     schema: u64,
     /// The command line, word by word.
     pub(super) command: Vec<String>,
-    /// The end of the measurement, in the form of RFC 3339.
+    /// The date and time at which the measurement ended, in the form of RFC 3339.
     pub(super) date: String,
     pub(super) larder: Build,
     pub(super) machine: Machine,
@@ -34,7 +34,7 @@ pub(super) struct ResultFile<T = IgnoredAny> {
     results: T,
 }
 
-/// The program that measured.
+/// The build of Larder's executable that ran the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Build {
     version: String,
@@ -53,7 +53,7 @@ impl Build {
         Build { version, revision, profile }
     }
 
-    /// Returns true for a build whose figures say nothing about a release.
+    /// Returns true for a debug build. Its figures say nothing about a release build.
     pub(crate) fn is_debug(&self) -> bool {
         self.profile.as_deref() == Some("debug")
     }
@@ -181,8 +181,8 @@ pub(super) fn print_summary(summary: &Summary) {
     }
 }
 
-/// A server counts as undisturbed if on average at most this many of its threads waited for a
-/// processor.
+/// A server counts as undisturbed if at most this number of its threads were waiting for a
+/// processor at one time, on average over the run.
 pub(super) const WAITING_MAX: f64 = 0.1;
 
 /// Returns the figures of one run as a table of one row.
@@ -266,11 +266,12 @@ pub(super) struct Table {
     pub(super) notes: Vec<String>,
 }
 
-/// A column: its head, and how a row fills it.
+/// A column: its head, and the function that returns its cell for a row.
 pub(super) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 impl Table {
-    /// Returns a table with a line per row. The first `case_columns` columns name the case.
+    /// Returns a table with one line for each item of `rows`. The first `case_columns` columns name
+    /// the case.
     pub(super) fn of<R>(case_columns: usize, rows: &[R], columns: &[Column<'_, R>]) -> Table {
         let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
         let cells = |row| columns.iter().map(|column| (column.1)(row)).collect();

@@ -59,8 +59,8 @@ pub(super) struct Options {
     skip: u64,
 }
 
-/// The largest value in bytes; longer ones are cut. Many servers refuse longer values, because
-/// their limit is for the whole item, with its key and header.
+/// The largest size of a value in bytes. Larger sizes are reduced to this. It is well below 1 MiB,
+/// the default limit of many servers: that limit is for the whole item, with its key and header.
 const SIZE_MAX: usize = 512 * 1024;
 /// Requests per second for `ttl:` traces. It is equal for every server, so that items live for the
 /// same number of requests.

@@ -69,8 +69,8 @@ fn parse(text: &[u8]) -> std::result::Result<ResultFile, String> {
     Ok(file)
 }
 
-/// Combines the tables of result files of one command into one table. `files` also has the names of
-/// the files.
+/// Combines the tables of result files of one command into one table. Each element of `files` is a
+/// file's name and contents.
 fn beside(files: &[(String, ResultFile)]) -> Table {
     let case_columns = files[0].1.table.case_columns;
     let mut header = files[0].1.table.header[..case_columns].to_vec();
@@ -84,7 +84,8 @@ fn beside(files: &[(String, ResultFile)]) -> Table {
         header.extend(table.header[table.case_columns..].iter().map(|head| head.clone() + &mark));
         for row in &table.rows {
             let (case, figures) = row.split_at(table.case_columns);
-            // A table may have a case more than once, so a row takes figures only once per file.
+            // If a file has several rows of one case, each of them gets a row of its own. So a row
+            // that already has figures of this file takes no more.
             let fits = |row: &Vec<String>| row.starts_with(case) && row.len() <= width;
             let place = rows.iter().position(fits).unwrap_or(rows.len());
             if place == rows.len() {

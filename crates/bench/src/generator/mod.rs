@@ -49,13 +49,15 @@ pub struct Load {
     pub pipeline: usize,
     /// Closed or open loop.
     pub pacing: Pacing,
-    /// Length of the measurement, after the warm-up; `None` runs until `requests` are answered.
+    /// Length of the measurement, after the warm-up. If it is `None`, the run ends when `requests`
+    /// are answered.
     pub duration: Option<Duration>,
-    /// Number of requests to send; `None` sends until `duration` is over.
+    /// Number of requests to send. If it is `None`, the generator sends requests until `duration`
+    /// is over.
     pub requests: Option<u64>,
     /// Time at the beginning of the run that is not measured.
     pub warm_up: Duration,
-    /// How long to wait for outstanding answers after the end.
+    /// The longest time to wait for outstanding answers once `duration` is over.
     pub grace: Duration,
     /// Measure each request from its sending until the kernel has received its answer. The time for
     /// which the generator waits for a processor is excluded. The time for which a request waits
@@ -76,7 +78,7 @@ pub struct Load {
     /// The processor to pin the generator's threads to. In the closed loop they then poll for a
     /// moment before they sleep.
     pub cpu: Option<usize>,
-    /// The process whose processor time and memory to measure.
+    /// The server's processes, whose processor time and memory are measured.
     pub probe: Option<Probe>,
     /// Print one line per second to the standard error output.
     pub progress: bool,
@@ -116,8 +118,9 @@ impl Load {
         Load {
             pacing: Pacing::Closed,
             duration: None,
-            // Each thread has its own share of the keys, which need not be a multiple of the keys
-            // per request. The addition leaves room for the rounding in each thread.
+            // Each thread requests a share of the keys. The size of a share need not be a multiple
+            // of the keys per request, so the threads together may need more requests. The two more
+            // requests per thread are for this rounding.
             requests: Some(keys.saturating_add(self.threads as u64 * 2)),
             warm_up: Duration::ZERO,
             wire_times: false,
@@ -125,7 +128,8 @@ impl Load {
         }
     }
 
-    /// Sends `verb` once for every key of the shape, in order. The summary counts refusals.
+    /// Sends `verb` once for every key of the shape, in order. Refusals are no error: the summary
+    /// has their number.
     ///
     /// # Errors
     /// As [`Load::run`].
@@ -232,7 +236,8 @@ impl Load {
             }
             moments.push(self.moment(shared)?);
             if self.progress {
-                // Each thread hands over a second's results shortly after that second ends.
+                // Each thread hands over a second's results shortly after that second ends, so this
+                // thread waits a little longer.
                 self.sleep_until(shared, next + Duration::from_millis(120));
                 shared.print_second(second as usize);
             }
@@ -291,8 +296,9 @@ struct Shared {
     seconds: Mutex<Vec<Tally>>,
 }
 
-/// One thread's counts of answers since the start. The thread publishes them once per turn of its
-/// event loop. The alignment keeps the counts of different threads in different cache lines.
+/// One thread's counts of answers since the start of the run. The thread publishes them once per
+/// turn of its event loop. The alignment keeps the counts of different threads in different cache
+/// lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress {
@@ -312,8 +318,8 @@ impl Shared {
         }
     }
 
-    /// Returns the nanoseconds since the first call of this function. The first call follows the
-    /// start barrier.
+    /// Returns the nanoseconds since the first call of this function. All threads are ready before
+    /// the first call, so this is the time since the start of the run.
     #[inline]
     fn now(&self) -> u64 {
         self.clock.get_or_init(Instant::now).elapsed().as_nanos() as u64

@@ -39,7 +39,7 @@ impl fmt::Display for Pacing {
     }
 }
 
-/// The due times of one generator thread, in nanoseconds since the start.
+/// The due times of one generator thread, in nanoseconds since the start of the run.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     gap: f64,
@@ -55,8 +55,9 @@ impl Schedule {
         let gap = 1e9 * threads as f64 / pacing.rate()?;
         let exponential = matches!(pacing, Pacing::Poisson(_));
         let mut random = Random::new(!seed ^ index);
-        // With a constant rate, the threads' requests alternate. Each Poisson process begins with a
-        // gap.
+        // With a constant rate, the first requests of the threads are evenly spaced, so their
+        // requests alternate. With Poisson arrivals, a random gap comes before each thread's first
+        // request.
         let next = match exponential {
             true => -gap * random.unit().ln(),
             false => gap * index as f64 / threads as f64,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The events that a connection watches for.
+/// The events of a socket for which the generator waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -77,7 +77,8 @@ impl Poll {
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits for at most `timeout`. Returns the number of ready sockets, for [`Poll::ready`].
+    /// Waits for at most `timeout`. Returns the number of ready sockets. [`Poll::ready`] takes each
+    /// index below this number.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
         loop {
             let count =
@@ -114,8 +115,8 @@ impl Poll {
         }
     }
 
-    /// Waits on kernels before 5.11, in whole milliseconds. Rounds the time-out down, because
-    /// waking up early is better than late.
+    /// The fallback for kernels before 5.11, which count in whole milliseconds. Rounds the time-out
+    /// down, because waking up early is better than late.
     fn wait_coarse(&mut self, timeout: Duration) -> libc::c_long {
         let milliseconds = timeout.as_millis().min(1000) as libc::c_int;
         // SAFETY: as in `wait_exact`.

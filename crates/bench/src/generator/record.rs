@@ -50,14 +50,15 @@ impl VerbCount {
     }
 }
 
-/// The counts and latencies of the requests in one period.
+/// The counts and latencies of the requests of one second, or of a whole run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counts: [VerbCount; VERBS],
     /// One histogram per verb of the mix, created at first use.
     pub(crate) latencies: [Option<Box<Histogram<u64>>>; VERBS],
-    /// Nanoseconds by which requests were sent late although their connection was free (open loop).
-    /// The cause is the generator, or a machine that did not let the generator run.
+    /// In the open loop, the nanoseconds between a request's due time and its sending, for requests
+    /// whose connection was free. Such a delay is caused by the generator, or by a machine that did
+    /// not let the generator run.
     pub(crate) lag: Option<Box<Histogram<u64>>>,
 }
 

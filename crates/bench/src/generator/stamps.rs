@@ -1,8 +1,9 @@
 //! Reads from a socket and asks the kernel when the bytes arrived.
 //!
-//! A generator that shares its processor reads answers some time after they arrived. Time stamps
-//! from the kernel, or from the network card, exclude that delay. Method: Kogias, Mallon, Bugnion,
-//! "Lancet: A self-correcting Latency Measuring Tool", USENIX ATC 2019.
+//! If a generator shares its processor with other programs, it reads an answer some time after the
+//! answer has arrived. A latency that ends at the kernel's or network card's time stamp excludes
+//! the time from the arrival to the read. Method: Kogias, Mallon, Bugnion, "Lancet: A
+//! self-correcting Latency Measuring Tool", USENIX ATC 2019.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,7 +30,8 @@ pub(super) fn enable(socket: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Reads at most the buffer's length. Returns the number of bytes and how long ago the last of them
-/// arrived. 0 bytes mean that the peer has closed the connection.
+/// arrived. The time is zero if the kernel has given no time stamp. 0 bytes mean that the peer has
+/// closed the connection.
 pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Duration)> {
     let mut control = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -48,9 +50,11 @@ pub(super) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(
     Ok((read as usize, stamp(&header).map_or(Duration::ZERO, age)))
 }
 
-/// Returns the arrival time in the header's control messages, since the Unix epoch.
+/// Returns the arrival time of the bytes, as the time since the Unix epoch. Returns `None` if the
+/// header has no control message with a time stamp.
 fn stamp(header: &libc::msghdr) -> Option<Duration> {
-    // SAFETY: the kernel has filled the control words and set their length.
+    // SAFETY: the kernel has filled the control words that `header` points to, and has set their
+    // length in `header`.
     let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
     if (message.cmsg_level, message.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
         return None;
@@ -82,8 +86,8 @@ mod tests {
         let (late, mut buffer) = (Duration::from_millis(30), [0; 100]);
         let mut ages = (0..100).map(|_| {
             server.write_all(b"answer").unwrap();
-            // Waits until the bytes have arrived, so that they are at least `late` old when they
-            // are read.
+            // `peek` waits until the bytes have arrived. After the sleep they are at least `late`
+            // old.
             client.peek(&mut [0; 6]).unwrap();
             thread::sleep(late);
             let (read, age) = receive(client.as_fd(), &mut buffer).unwrap();

@@ -77,8 +77,9 @@ pub struct Second {
     pub p999_us: f64,
     /// The maximum latency in microseconds.
     pub max_us: f64,
-    /// The longest delay in sending a request, in microseconds (open loop). The generator or its
-    /// machine causes this delay, not the server.
+    /// In the open loop, the longest time between a request's due time and its sending, in
+    /// microseconds, if its connection was free. The generator or its machine causes this delay,
+    /// not the server.
     pub generator_lag_us: f64,
     /// The server's use of resources, if its process was known.
     pub server: Option<SecondUse>,
@@ -87,17 +88,17 @@ pub struct Second {
 /// The server's use of resources in one second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SecondUse {
-    /// Average number of busy processors.
+    /// Average number of processors that the server kept busy.
     pub busy: f64,
-    /// Average number of threads that were ready but had no processor. A value above 0 means that
-    /// the server had to share its processors.
+    /// Average number of the server's threads that were ready to run but had no processor. A value
+    /// above 0 means that the server could have used more processors than it got.
     pub waiting: f64,
     /// Bytes per second written to devices or to the page cache; 0 if unknown.
     pub written_per_second: f64,
     /// Bytes per second read from devices; 0 if unknown.
     pub read_per_second: f64,
-    /// Average number of processors that the kernel kept busy for the server; a part of `busy`. The
-    /// kernel measures this time in coarse clock ticks.
+    /// The part of `busy` that the server spent in the kernel. It is less exact than `busy`,
+    /// because the kernel counts this time in clock ticks.
     pub system: f64,
 }
 
@@ -126,8 +127,8 @@ pub struct ServerUse {
     pub cpu_us_per_key: f64,
     /// Average number of processors that the server kept busy.
     pub busy: f64,
-    /// Average number of threads that were ready but had no processor. A value above 0 means that
-    /// the server had to share its processors.
+    /// Average number of the server's threads that were ready to run but had no processor. A value
+    /// above 0 means that the server could have used more processors than it got.
     pub waiting: f64,
     /// Resident bytes at the start of the measurement.
     pub rss_before: u64,
@@ -150,7 +151,7 @@ pub struct Summary {
     pub connections: usize,
     /// Number of generator threads.
     pub threads: usize,
-    /// Requests in flight per connection.
+    /// The largest number of requests in flight per connection.
     pub pipeline: usize,
     /// Number of different keys.
     pub keys: u64,
@@ -162,7 +163,7 @@ pub struct Summary {
     pub distribution: String,
     /// Number of keys per get.
     pub keys_per_get: usize,
-    /// The seed of the stream of requests.
+    /// The seed from which the requests were generated.
     pub seed: u64,
     /// True if the values were checked.
     pub verified: bool,
@@ -182,8 +183,8 @@ pub struct Summary {
     pub verbs: BTreeMap<&'static str, VerbCount>,
     /// Latencies by verb.
     pub verb_latency: BTreeMap<&'static str, Latencies>,
-    /// Requests without an answer. They are included in the latencies with the time for which they
-    /// waited.
+    /// Requests without an answer. Each of them adds to the latencies the time that it had waited
+    /// when the run gave up.
     pub unanswered: u64,
     /// Error answers in the whole run, including the warm-up.
     pub errors: u64,
@@ -194,7 +195,8 @@ pub struct Summary {
     /// True if the generator used more than 80 % of its threads' time: it may have limited the
     /// figures.
     pub generator_bound: bool,
-    /// 99th percentile of the delay in sending requests, in microseconds (open loop).
+    /// In the open loop, the 99th percentile of the time between a request's due time and its
+    /// sending, in microseconds, of requests whose connection was free.
     pub generator_lag_p99_us: f64,
     /// The server's use of resources, if its process was known.
     pub server: Option<ServerUse>,
@@ -205,11 +207,11 @@ pub struct Summary {
     /// The numbers that counters returned, if the load collected them.
     #[serde(skip)]
     pub numbers: Vec<u64>,
-    /// The time since the beginning of the measurement at which each request began, and its
-    /// latency, in nanoseconds, if the load kept them.
+    /// One pair per request, if the load kept them: the start of the request, counted from the
+    /// beginning of the measurement, and its latency. Both are in nanoseconds.
     #[serde(skip)]
     pub samples: Vec<(u64, u64)>,
-    /// All latencies of which `latency` has the percentiles, for [`Summary::histogram`].
+    /// The distribution from which `latency` is computed, for [`Summary::histogram`].
     #[serde(skip)]
     recorded: Option<Histogram<u64>>,
 }
@@ -239,7 +241,7 @@ impl Summary {
             return Err(Error::Void(format!("{} wrong answers, the first: {first}", faults.wrong)));
         }
         let asked = load.duration.map_or(f64::MAX, |duration| duration.as_secs_f64());
-        // A run in order may end early, when it has requested all keys.
+        // With `in_order`, the load may end early: once it has requested all keys.
         let length = match load.duration {
             Some(_) if !is_interrupted() && !shape.in_order => asked,
             _ => asked.min(cpu as f64 / 1e9),
@@ -295,7 +297,9 @@ impl Summary {
         })
     }
 
-    /// Returns the latencies in microseconds with their counts, in steps of 5 %, ascending.
+    /// Returns the number of requests per range of latencies, as pairs of the range's upper end in
+    /// microseconds and the number. The pairs are in ascending order. Each end is 5 % above the one
+    /// before. Ranges without requests are left out.
     pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
         let Some(recorded) = &self.recorded else { return Vec::new() };
         let steps = recorded.iter_log(1000, 1.05);
@@ -304,7 +308,7 @@ impl Summary {
         counts.filter(|step| step.1 > 0).map(|(value, count)| (micros(value), count)).collect()
     }
 
-    /// Returns this summary, unless the server refused a request or left one unanswered.
+    /// Returns this summary, unless the server answered a request with an error or not at all.
     ///
     /// # Errors
     /// Returns [`Error::Void`], with the first error answer if there is one.
@@ -350,8 +354,8 @@ fn server_use(moments: &[Moment]) -> Option<ServerUse> {
     })
 }
 
-/// Returns the number of measured seconds. The last may be shorter than a second; less than a
-/// millisecond does not count.
+/// Returns the number of seconds that a measurement of `length` seconds touches. The last second
+/// may be incomplete, but is left out if less than a millisecond of it was measured.
 fn measured_seconds(length: f64) -> usize {
     (length - 0.001).max(0.0).ceil() as usize
 }

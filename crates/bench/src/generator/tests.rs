@@ -29,7 +29,7 @@ fn server(
     (address, vec![accept])
 }
 
-/// Calls `answer` with each line until the client leaves.
+/// Calls `answer` with each line, until `answer` returns false or the client leaves.
 fn each_line(mut stream: TcpStream, mut answer: impl FnMut(&str, &mut TcpStream) -> bool) {
     let mut pending = Vec::new();
     let mut buffer = [0; 4096];
@@ -92,9 +92,9 @@ fn show_a_stall(wire_times: bool) {
     // Every request that was due counts, including those that waited for the stalled connection.
     assert_eq!(summary.total.requests, 1000);
     assert_eq!(summary.unanswered, 0);
-    // In the stall, about 150 of each connection's 500 requests were due, and they waited 150 ms on
-    // average. So a tenth of all requests waited longer than 200 ms, though only two were in flight
-    // when the stall began.
+    // In the stall of 300 ms, about 150 of each connection's 500 requests were due. Those due in
+    // its first 100 ms, a tenth of all requests, waited longer than 200 ms. Only two requests were
+    // in flight when the stall began.
     let stall = STALL.as_micros() as f64;
     assert!(summary.latency.get("p90") > 0.5 * stall, "{:?}", summary.latency);
     assert!(summary.latency.get("p99") > 0.9 * stall, "{:?}", summary.latency);
@@ -131,7 +131,7 @@ fn answers_after_a_run_of_less_than_a_second_are_late() {
 
 #[test]
 fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
-    // Both connections stop answering for the second second of the run, and then catch up.
+    // Both connections stop answering 1 s after the start, for 1 s, and then catch up.
     const BEGIN: Duration = Duration::from_secs(1);
     const END: Duration = Duration::from_secs(2);
     let from = std::time::Instant::now();
@@ -158,8 +158,8 @@ fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
     let lengths = [1.0, 1.0, 0.9];
     let answered: f64 = seconds.iter().zip(lengths).map(|(s, l)| s.requests_per_second * l).sum();
     assert_eq!(answered.round() as u64 + summary.answered_late, summary.total.requests);
-    // The stall fills the second second, so few answers count there. The third second has the late
-    // answers.
+    // The stall fills `seconds[1]`, so few answers count there. The late answers count in
+    // `seconds[2]`.
     assert!(seconds[1].requests_per_second < 500.0, "{seconds:?}");
     assert!(seconds[2].p999_us > 500_000.0, "{seconds:?}");
     assert!(seconds.iter().all(|second| second.server.is_some()), "{seconds:?}");

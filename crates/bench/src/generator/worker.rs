@@ -1,9 +1,9 @@
 //! One generator thread: an event loop over its share of the connections.
 //!
-//! The thread writes requests into one buffer and sends it, reads all available answers into
-//! another buffer, and checks them at once. It allocates nothing per request. A connection has a
-//! buffer only while it holds unsent or incomplete bytes, so the state of thousands of connections
-//! fits into the processor's cache.
+//! The thread writes requests into one buffer and sends that buffer. It reads all available answers
+//! into another buffer, and checks them together. It allocates nothing per request. A connection
+//! has a buffer only while it holds unsent or incomplete bytes, so the state of thousands of
+//! connections fits into the processor's cache.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -40,7 +40,8 @@ pub(super) struct Report {
     /// The start and the latency of every request, in nanoseconds; empty unless the load keeps
     /// them.
     pub(super) samples: Vec<(u64, u64)>,
-    /// Processor time within the measured window, in nanoseconds.
+    /// Processor time of the thread in the measured window, in nanoseconds, without fruitless
+    /// polls.
     pub(super) cpu: u64,
     /// Length of the measured window, in nanoseconds.
     pub(super) window: u64,
@@ -66,7 +67,8 @@ pub(super) struct Worker<'a> {
     waiting: u64,
     next_connection: usize,
     cpu_at_start: Option<(u64, u64)>,
-    /// Nanoseconds of the measured window that the thread spent on polls without a ready socket.
+    /// Nanoseconds of the measured window that the thread spent polling before a socket was ready.
+    /// They are subtracted from [`Report::cpu`].
     polled: u64,
     last_event: u64,
 }
@@ -155,8 +157,8 @@ impl<'a> Worker<'a> {
         let warm = self.load.warm_up.as_nanos() as u64;
         let end = self.load.duration.map_or(u64::MAX, |duration| warm + duration.as_nanos() as u64);
         self.book.window = Window { from: warm, to: end, ..self.book.window };
-        // The last measured second ends with the run, so it may be shorter. Answers after the end
-        // of the run count in the next second.
+        // The last measured second ends when the run ends, so it may be incomplete. Answers after
+        // the end of the run count in further seconds.
         let (mut second, mut roll) = (0, end.min(warm + SECOND));
         let mut give_up = u64::MAX;
         if self.schedule.is_none() {
@@ -253,8 +255,9 @@ impl<'a> Worker<'a> {
         self.poll.wait(timeout).map_err(|e| Error::io("cannot wait for the connections", e))
     }
 
-    /// Polls for at most [`POLLING`], in a closed loop whose threads are pinned. Returns the number
-    /// of ready sockets. The time of polls without a ready socket does not count as busy.
+    /// Polls until a socket is ready, for at most [`POLLING`], and returns the number of ready
+    /// sockets. Returns 0 at once in the open loop, or if the threads are not pinned. The time
+    /// before a socket is ready does not count as processor time of the generator.
     fn poll_first(&mut self, now: u64) -> Result<usize> {
         if self.load.cpu.is_none() || self.schedule.is_some() {
             return Ok(0);
@@ -415,8 +418,8 @@ impl<'a> Worker<'a> {
             .map_err(|e| Error::io("cannot watch a connection", e))
     }
 
-    /// Counts unanswered requests, with the time for which they have waited. Without them, the
-    /// figures would hide a stall at the end of the run.
+    /// Counts the unanswered requests, and adds the time that each has waited to the latencies.
+    /// Without these times, the figures would hide a stall at the end of the run.
     fn abandon(&mut self) {
         let now = self.shared.now();
         let window = self.book.window;
@@ -435,8 +438,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Hands over the tally of `second`. The first thread's tally is only moved, because adding up
-    /// histograms would delay requests once a second. The tallies of other threads are added to it.
+    /// Adds the tally of `second` to the tallies that the threads share. For the first thread this
+    /// only moves the tally. So if a load has one thread, it never adds up histograms, which would
+    /// delay its requests.
     fn end_second(&mut self, second: u64) {
         self.shared.add_second(second as usize, std::mem::take(&mut self.book.tally));
     }

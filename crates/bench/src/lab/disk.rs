@@ -19,7 +19,8 @@ const TIME: Duration = Duration::from_secs(2);
 pub(crate) fn measure(directory: &Path) -> Result<Disk> {
     let path = directory.join(format!("fsync-{}", std::process::id()));
     let times = sync_times(&path);
-    // An error is ignored: the file is missing if it could not be created.
+    // If the file could not be created, this removal fails too. `times` then has the error to
+    // report.
     let _ = fs::remove_file(&path);
     let mut times = times.map_err(|e| Error::io(format!("cannot write {}", path.display()), e))?;
     times.sort_unstable();

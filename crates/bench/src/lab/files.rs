@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use super::report;
 use crate::{Error, Result};
 
-/// The fields that every result file of the lab has.
+/// The fields by which the lab recognises its result files: every result file has them.
 #[derive(Deserialize)]
 struct Mark {
     #[serde(rename = "schema")]
@@ -22,7 +22,8 @@ struct Mark {
     _experiments: Vec<IgnoredAny>,
 }
 
-/// Checks that `path` may be written: nothing is there, or a result file of the lab.
+/// Checks that `path` may be written: nothing is there, or an empty file, a result file of the lab,
+/// or a terminal, a pipe or the like.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] for any other file.
@@ -30,7 +31,8 @@ pub(crate) fn require_result(path: &Path) -> Result<()> {
     require(path, |text| serde_json::from_str::<Mark>(text).is_ok())
 }
 
-/// Checks that `path` may be written: nothing is there, or a page of the lab.
+/// Checks that `path` may be written: nothing is there, or an empty file, a page of the lab, or a
+/// terminal, a pipe or the like.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] for any other file.
@@ -74,7 +76,8 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
         fs::rename(&beside, &target)
     });
     written.map_err(|error| {
-        // An error is ignored: the file is missing if it could not be created.
+        // If the temporary file could not be created, this removal fails too. `error` then has the
+        // reason.
         let _ = fs::remove_file(&beside);
         failed(error)
     })

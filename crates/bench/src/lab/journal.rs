@@ -29,7 +29,8 @@ enum Entry {
     /// The first line: the run that the points belong to.
     Run(Identity),
     System(SystemRow),
-    /// Settings of a system in one experiment, without those of earlier entries.
+    /// Settings of a system in one experiment. Settings that an earlier entry for the same system
+    /// and experiment has are left out.
     Settings {
         experiment: String,
         system: String,
@@ -42,8 +43,8 @@ enum Entry {
     NotRun {
         experiment: String,
         not_run: NotRun,
-        /// The points that the system could not measure. Once a later run has measured all of them,
-        /// the report leaves out the reason.
+        /// The points of the system that could not be measured. Once a later run has measured all
+        /// of them, the report leaves out `not_run`.
         #[serde(default)]
         owed: Vec<PointId>,
     },
@@ -61,13 +62,13 @@ pub(crate) struct Identity {
     /// The absolute path of the servers' files on a second device, or empty.
     #[serde(default)]
     pub(crate) second_directory: String,
-    /// The recorded traces, or empty.
+    /// Each recorded trace with its name, counts and hash; empty if there are none.
     #[serde(default)]
     pub(crate) traces: String,
 }
 
 impl Identity {
-    /// Returns the first difference in words, or `None` if there is none.
+    /// Describes the first field that differs from `this_run`, or returns `None` if all are equal.
     fn difference(&self, this_run: &Identity) -> Option<String> {
         let fields = |of: &Identity| {
             [
@@ -204,11 +205,11 @@ impl Journal {
         settings
     }
 
-    /// Checks that the journal has no other version of a system, so that a report does not mix
-    /// them.
+    /// Checks that the journal has no other version of `system` than `version`, because a report
+    /// must not mix versions.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] with both versions.
+    /// Returns [`Error::Usage`], with both versions, if the journal has another version.
     pub(crate) fn require_version(&self, system: &str, version: &str) -> Result<()> {
         let other = |known: &&SystemRow| known.id == system && known.version != version;
         match self.systems().find(other) {
@@ -239,8 +240,8 @@ impl Journal {
         self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
     }
 
-    /// Returns the last reason of each system for missing points. Leaves out a reason that names
-    /// points if the journal has all these points meanwhile.
+    /// Returns for each system the last noted reason why points are missing. Leaves out a reason
+    /// once the journal has all the points that the reason names.
     pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {
         let mut rows: BTreeMap<&str, &NotRun> = BTreeMap::new();
         for entry in &self.entries {
@@ -293,7 +294,7 @@ mod tests {
         let point = Point::new(point_id(1), Figures { rate: 5.0, ..Figures::default() });
         journal.add("counter", point.with("missing_updates", 2.0)).unwrap();
         drop(journal);
-        // A crash cuts off the last line.
+        // Appends an incomplete line, as a crash may leave it.
         let path = directory.join("journal.jsonl");
         let mut text = fs::read_to_string(&path).unwrap();
         text.push_str("{\"point\":{\"experiment\":\"coun");

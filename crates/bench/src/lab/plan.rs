@@ -36,17 +36,18 @@ const LOAD_THREADS: usize = 8;
 /// The sizes of all experiments.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Number of rounds. In each round, each system is measured once.
+    /// Number of rounds of most experiments. In each round, each system has one turn.
     pub(crate) rounds: usize,
-    /// Number of rounds of experiments that store much data before they measure.
+    /// Number of rounds of experiments whose rounds take long, for example because they store much
+    /// data before they measure.
     pub(crate) long_rounds: usize,
     /// Measured time per point.
     pub(crate) time: Duration,
     /// Warm-up before each point.
     pub(crate) warm_up: Duration,
     /// Number of threads of each server: one for each processor that the generator does not use, up
-    /// to [`SERVER_THREADS`]. With more threads, idle ones would sleep and wake on the generator's
-    /// processors instead of answering.
+    /// to [`SERVER_THREADS`]. With more threads, some would be idle. They would sleep and wake up
+    /// on the generator's processors, and take time from it.
     pub(crate) server_threads: usize,
     /// Number of generator threads, unless the experiment has its own number: a quarter of the
     /// processors, so that the generator is not the limit on large machines.
@@ -67,7 +68,7 @@ pub(crate) struct Hitratio {
     /// Number of different keys, and number of requests, of a trace.
     pub(crate) keys: u64,
     pub(crate) requests: u64,
-    /// Recorded traces that are replayed beside the synthetic ones.
+    /// Recorded traces that are replayed in addition to the synthetic ones.
     pub(crate) recorded: Vec<Recorded>,
 }
 
@@ -113,8 +114,8 @@ pub(crate) struct Cliff {
     pub(crate) rates: Vec<u32>,
     /// Requests per second of the load in the case `cloud`.
     pub(crate) cloud: u32,
-    /// Requests per second of a separate connection in the case `cloud`. Every latency of this
-    /// connection is recorded.
+    /// Requests per second of a separate connection in the case `cloud`. The lab records every
+    /// latency of this connection, but not of the load.
     pub(crate) sampler: u32,
     pub(crate) cloud_time: Duration,
 }
@@ -134,7 +135,7 @@ pub(crate) struct Converge {
 #[derive(Clone, Debug)]
 pub(crate) struct Restart {
     pub(crate) keys: Vec<u64>,
-    /// Length of the measurement after the start.
+    /// Length of the measurement after the restart.
     pub(crate) after: Duration,
 }
 

@@ -40,8 +40,8 @@ pub(crate) struct Results {
 pub(crate) struct Disk {
     pub(crate) directory: String,
     pub(crate) filesystem: String,
-    /// Microseconds of a write of 4 KiB followed by fdatasync: the median, and then the 99th
-    /// percentile.
+    /// The median of the time of a write of 4 KiB and the `fdatasync` after it, in microseconds.
+    /// The next field is the 99th percentile.
     pub(crate) fsync_us_p50: f64,
     pub(crate) fsync_us_p99: f64,
 }
@@ -58,8 +58,9 @@ pub(crate) struct SystemRow {
     /// A note for the report, such as "stands in for MySQL", if this system replaces a system of an
     /// article.
     pub(crate) stand_in: Option<String>,
-    /// The command line and the settings that matter, as in the first experiment that started the
-    /// system. [`Experiment::settings`] has those of each experiment.
+    /// The command line of the system and those of its settings that affect figures, as in the
+    /// first experiment that started the system. [`Experiment::settings`] has those of each
+    /// experiment.
     pub(crate) settings: Vec<String>,
 }
 
@@ -82,8 +83,9 @@ pub(crate) struct Experiment {
     /// The command that repeats the experiment.
     #[serde(default)]
     pub(crate) command: String,
-    /// The command lines and the settings that matter, by the id of the system. They differ between
-    /// experiments, for example in memory and space.
+    /// The command line of each system and those of its settings that affect figures, by the id of
+    /// the system. A system can have other settings in another experiment, for example for memory
+    /// and space.
     #[serde(default)]
     pub(crate) settings: BTreeMap<String, Vec<String>>,
     pub(crate) points: Vec<Point>,
@@ -118,24 +120,24 @@ pub(crate) struct Point {
     pub(crate) figures: Figures,
     /// The reason why the figures, if there are any, do not count. An example is a wrong answer.
     pub(crate) void: Option<String>,
-    /// Figures that only one experiment has, by name.
+    /// Figures that not all experiments have, by name.
     #[serde(default)]
     pub(crate) extra: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) seconds: Vec<SecondRow>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) samples: Option<Samples>,
-    /// Latencies in microseconds with their counts, ascending.
+    /// Numbers of requests per range of latencies, see [`Summary::histogram`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) histogram: Vec<(f64, u64)>,
 }
 
-/// The figures that all loads have. Latencies are microseconds.
+/// The figures of a point that do not depend on the experiment. All latencies are in microseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Figures {
     /// Answered requests per second.
     pub(crate) rate: f64,
-    /// Requests per second that were due (open loop).
+    /// In the open loop, the number of requests per second that were due.
     pub(crate) offered: Option<f64>,
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
@@ -145,21 +147,23 @@ pub(crate) struct Figures {
     pub(crate) p999_us: f64,
     pub(crate) p99999_us: f64,
     pub(crate) max_us: f64,
-    /// Processor time of the server per request.
+    /// Processor time of the server per request, in microseconds.
     pub(crate) cpu_us: f64,
     /// Average number of processors that the server kept busy.
     pub(crate) server_busy: f64,
     pub(crate) generator_busy: f64,
     pub(crate) generator_bound: bool,
-    /// Resident bytes of the server at the end.
+    /// Resident bytes of the server at the end of the measurement.
     pub(crate) rss: u64,
-    /// Bytes that the server wrote and read per second.
+    /// Bytes per second that the server wrote to devices or to the page cache, and bytes per second
+    /// that it read from devices.
     pub(crate) written_per_second: f64,
     pub(crate) read_per_second: f64,
     pub(crate) hit_ratio: Option<f64>,
 }
 
-/// The figures of one second.
+/// The figures of one second: requests per second, latencies in microseconds, processors that the
+/// server kept busy in user mode and in the kernel, and bytes written and read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SecondRow {
     pub(crate) rate: f64,
@@ -172,8 +176,9 @@ pub(crate) struct SecondRow {
     pub(crate) read: f64,
 }
 
-/// The start and the latency of every request of a run, in two base64 columns: starts as
-/// little-endian `u32`, latencies as little-endian `f32`, both in microseconds.
+/// The start and the latency of every request of a run, in microseconds. The starts count from the
+/// beginning of the measurement, as little-endian `u32`. The latencies are little-endian `f32`.
+/// Each of the two columns is encoded in base64.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Samples {
     pub(crate) t_us: String,
@@ -274,7 +279,8 @@ impl Results {
     /// Reads a result file. Also returns its text.
     ///
     /// # Errors
-    /// Returns [`Error::Io`] if the file cannot be read, and [`Error::Usage`] if it is no result.
+    /// Returns [`Error::Io`] if the file cannot be read, and [`Error::Usage`] if it is not a result
+    /// file.
     pub(crate) fn read(path: &Path) -> Result<(String, Results)> {
         let text = fs::read_to_string(path)
             .map_err(|e| Error::io(format!("cannot read {}", path.display()), e))?;

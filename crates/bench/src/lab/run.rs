@@ -49,7 +49,7 @@ pub(crate) struct Turn<'a> {
     journal: &'a mut Journal,
 }
 
-/// One system in one round of one experiment.
+/// The plan of a turn: the indices of the experiment and of the contender, and the round.
 struct Unit {
     experiment: usize,
     contender: usize,
@@ -57,10 +57,11 @@ struct Unit {
 }
 
 impl Lab {
-    /// Checks that the journal's points were measured with the installed versions.
+    /// Checks that the journal's points were measured with the installed versions of the systems.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] for the first system whose versions differ, with both versions.
+    /// Returns [`Error::Usage`] for the first system whose installed version differs from that in
+    /// the journal. The error names both versions.
     pub(crate) fn require_same_versions(&self) -> Result<()> {
         for Contender { system, found } in &self.contenders {
             if !self.journal.systems().any(|known| known.id == system.id) {
@@ -99,7 +100,8 @@ impl Lab {
     }
 
     /// Returns the units with points that the journal lacks, in the order in which they are
-    /// measured. In each round of an experiment, the systems follow each other: A B C A B C.
+    /// measured. In each round of an experiment, each system has one turn. So the turns of two
+    /// rounds with three systems are A B C A B C.
     fn open_units(&self, experiments: &[Box<dyn Experiment>]) -> Vec<Unit> {
         let mut units = Vec::new();
         for (number, experiment) in experiments.iter().enumerate() {
@@ -225,8 +227,8 @@ impl Turn<'_> {
         self.found.start(&sandbox(self.plan, self.directory, memory, connections)?)
     }
 
-    /// Returns `depth`, or 1 if the server may answer the requests of a connection in another
-    /// order.
+    /// Returns the depth of pipelines to use: `depth`, or 1 if the server may answer the requests
+    /// of a connection in another order than it received them.
     pub(crate) fn depth(&self, depth: usize) -> usize {
         match self.wire() {
             Some(wire) if !wire.keeps_order() => 1,
@@ -284,8 +286,9 @@ impl Turn<'_> {
         self.id
     }
 
-    /// Lets `measure` add points of a control: a system without a server, for comparison. The first
-    /// turn of a round measures them. Later turns find them in the journal.
+    /// Calls `measure` with the id of a control in place of the system's id. A control is a system
+    /// without a server, for comparison. Only the first turn of a round measures its points,
+    /// because later turns find them in the journal.
     pub(crate) fn control(
         &mut self,
         id: &'static str,

@@ -10,11 +10,12 @@ pub(crate) struct Member {
     pub(crate) pid: u32,
     parent: u32,
     pub(crate) group: u32,
-    /// Clock ticks on a processor.
+    /// Processor time of the process, in clock ticks.
     pub(crate) ticks: u64,
     /// The part of `ticks` that was spent in the kernel.
     pub(crate) system_ticks: u64,
-    /// Clock ticks of children that have ended and that the process has waited for.
+    /// Processor time, in clock ticks, of children that have ended and that the process has waited
+    /// for.
     pub(crate) children_ticks: u64,
     /// True if the process has ended but its parent has not waited for it yet.
     pub(crate) ended: bool,
@@ -57,7 +58,7 @@ fn select(leader: u32, mut all: Vec<Member>) -> Vec<Member> {
     }
 }
 
-/// Reads a process. Returns `None` if it has ended.
+/// Reads a process from `/proc`. Returns `None` if there is none with this id.
 pub(crate) fn member(pid: u32) -> Option<Member> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }

@@ -1,6 +1,7 @@
-//! Measures the cost of a request outside the kernel. A worker and the do-nothing responder process
-//! batches without a socket, in blocks. Other work on the machine slows some blocks down, so the
-//! 10th percentile of the blocks is compared between builds.
+//! Measures the cost of a request outside the kernel. A worker of Larder, and the responder, which
+//! stores nothing, process batches of requests without a socket. The time is measured per block of
+//! batches. Other work on the machine slows some blocks down. So the measured cost, by which builds
+//! can be compared, is the 10th percentile of the blocks' costs.
 //!
 //! `cargo test --release -p larder-bench --lib -- --ignored --nocapture cost`
 
@@ -38,7 +39,7 @@ impl Hooks for NoHooks {
     fn shutdown(&self, _graceful: bool) {}
 }
 
-/// Returns a worker with a separate engine.
+/// Returns a worker with an engine of its own.
 fn worker() -> Worker {
     let engine = Engine::open(Options { memory: 1 << 30, ..Options::default() }).unwrap();
     let session = engine.session(Waker::noop().clone());
@@ -67,7 +68,7 @@ fn process<S: Service>(
     assert_eq!(input.consumed(), batch.len());
 }
 
-/// Returns the cost per key in nanoseconds: the 10th percentile of all blocks.
+/// Returns the cost per key in nanoseconds: the 10th percentile of the costs of all blocks.
 fn cost<S: Service>(service: &mut S, batches: &[Vec<u8>], keys: usize) -> f64 {
     let mut connection = service.connect(Peer::Unix, ConnectionId::new(1));
     let mut memory = OutputMemory::with_capacity(80 << 10);

@@ -18,7 +18,7 @@ const BLOCK: u64 = 4096;
 pub(super) struct Reads {
     queue: Box<dyn ReadQueue>,
     waker: Waker,
-    /// Number of device blocks at which a read may begin.
+    /// Number of device blocks at which a read may begin without going past the end of the device.
     blocks: u64,
     len: usize,
     /// Number of reads in flight.
@@ -31,8 +31,8 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Creates a queue of reads of `len` bytes each. `event` becomes readable when a read has
-    /// ended. `waker` also makes it readable.
+    /// Creates a queue of reads of `len` bytes each. The queue makes `event` readable when a read
+    /// has ended. `waker` must make `event` readable too: [`Reads::sleep`] uses it.
     pub(super) fn new(
         device: &dyn Device,
         len: usize,

@@ -1,8 +1,8 @@
 //! A server that only sends replies and stores nothing. It parses just enough of the text and meta
-//! protocols to send as many bytes as a server that has every key. Its cost is that of the sockets
-//! and the kernel: the physical limit that the lab compares servers with. With a device, it reads
-//! from the device before it answers each key of a get. That is the limit for a server that has
-//! nothing in memory.
+//! protocols to send as many bytes as a server that has every key. So its cost is that of the
+//! sockets and the kernel. The lab compares servers with it, because no server can be faster. With
+//! a device, this server reads from the device before it answers each key of a get. No server that
+//! has nothing in memory can be faster than that.
 
 use std::time::Duration;
 
@@ -274,7 +274,8 @@ mod tests {
     use super::*;
     use larder_server::net::{Options, OutputMemory, open};
 
-    /// Feeds `bytes` to a service in pieces of `step` bytes, as a loop would.
+    /// Feeds `bytes` to a service in pieces of `step` bytes, as an event loop would. The output
+    /// buffer has room for `limit` bytes. Returns all replies and the last `Flow`.
     fn answer(bytes: &[u8], step: usize, limit: usize) -> (Vec<u8>, Flow) {
         let mut responder = NullService::new(3);
         let mut progress = responder.connect(Peer::Unix, ConnectionId::new(1));

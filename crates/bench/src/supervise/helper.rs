@@ -14,15 +14,16 @@ use crate::{Error, Result};
 /// The largest part of each output that is kept, in bytes. A program that prints more gets an error
 /// from its next write.
 const OUTPUT_MAX: u64 = 1 << 20;
-/// The longest time until the outputs of killed processes are closed.
+/// The longest time to wait, after the processes of a program were killed, until its outputs are
+/// closed.
 const CLOSING: Duration = Duration::from_secs(2);
 
 /// Runs a program with `input` as its standard input, and returns its outputs. Afterwards,
 /// processes that the program left in its process group are killed.
 ///
 /// # Errors
-/// Returns an error if the program cannot be started or does not end within `limit`, or after a
-/// signal to the lab.
+/// Returns an error if the program cannot be started, if it does not end within `limit`, or if a
+/// signal ends the lab meanwhile.
 pub(crate) fn output(
     mut command: Command,
     input: &'static [u8],
@@ -53,8 +54,8 @@ pub(crate) fn output(
     Ok(Output { status, stdout: received(stdout)?, stderr: received(stderr)? })
 }
 
-/// Reads an output in a separate thread. One thread that reads both outputs could deadlock: the
-/// program may block on a full pipe while the thread waits at the other one.
+/// Reads an output in a separate thread. If one thread read both outputs, it could wait for one
+/// pipe while the program waits because the other pipe is full.
 fn collect(output: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {

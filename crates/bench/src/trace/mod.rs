@@ -36,13 +36,14 @@ pub(crate) trait Trace {
     fn next(&mut self, access: &mut Access) -> Result<bool>;
 }
 
-/// What a trace has in total.
+/// The totals of a whole trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     /// Bytes of the values of all different keys, each with the size of its first request.
     pub(crate) bytes: u64,
-    /// Hash of all requests in their order. It is the same for every run of one build.
+    /// Hash of all requests in their order. All runs of one build compute the same hash for a
+    /// trace. Another version of the standard library may compute another.
     pub(crate) hash: u64,
 }
 

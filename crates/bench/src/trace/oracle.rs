@@ -1,6 +1,6 @@
-//! libCacheSim's oracleGeneral format: little-endian records of 24 bytes: u32 seconds, u64 object,
-//! u32 size, i64 time of the object's next request. Only simulators of perfect caches use that
-//! time.
+//! libCacheSim's oracleGeneral format. A trace consists of little-endian records of 24 bytes. Each
+//! has the time in seconds (`u32`), the object (`u64`), its size (`u32`) and the time of its next
+//! request (`i64`). Only simulators of perfect caches use the last field.
 
 use std::io::Read;
 

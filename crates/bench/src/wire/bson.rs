@@ -44,7 +44,8 @@ pub(super) fn push_inner(
     push_document(buffer, push_elements);
 }
 
-/// Appends an array of one document.
+/// Appends the element `name`: an array whose only element is the document that `push_elements`
+/// fills.
 #[inline]
 pub(super) fn push_list(
     buffer: &mut Vec<u8>,
@@ -137,7 +138,8 @@ pub(super) fn find<'a>(
     Ok(None)
 }
 
-/// Returns the first element of an array, if it is a document.
+/// Returns the first element of an array of documents, or `None` if the array is empty. Returns an
+/// error if the first element is not a document.
 pub(super) fn first_document(array: &[u8]) -> std::result::Result<Option<&[u8]>, String> {
     match find(array, "0")? {
         Some(Element::Document(document)) => Ok(Some(document)),
@@ -156,7 +158,8 @@ fn elements(mut document: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Takes the name and the value of an element off `rest`.
+/// Takes the next element off `rest`, and returns its name and value. Returns `None` if its bytes
+/// are broken, or its type is unknown.
 fn next<'a>(rest: &mut &'a [u8]) -> Option<(&'a [u8], Element<'a>)> {
     let [kind] = cut_array(rest)?;
     let name = cut_text(rest)?;

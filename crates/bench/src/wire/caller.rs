@@ -1,4 +1,4 @@
-//! A blocking client of any wire, for checks outside of the measurement.
+//! A blocking client of any protocol in this folder, for checks outside of the measurement.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
@@ -57,9 +57,8 @@ impl Caller {
         }
     }
 
-    /// Adds 1 to a counter and returns its new value. No wire has a request that only reads a
-    /// counter. To check a counter after a run, subtract 1 from the value that this function
-    /// returns.
+    /// Adds 1 to a counter and returns its new value. A [`Wire`] has no request that only reads a
+    /// counter. So a caller that wants to know the value calls this function, and subtracts 1.
     pub(crate) fn incr(&mut self, key: &[u8]) -> Result<u64> {
         match self.ask(Verb::Incr, key, b"")? {
             Answer::Number(number) => Ok(number),
@@ -76,8 +75,8 @@ impl Caller {
     }
 
     /// Sends requests, each a verb, a key and a value, and then reads their replies. All requests
-    /// must fit into the buffers of the sockets, because the server may wait until its replies are
-    /// read.
+    /// together must fit into the buffers of the sockets. Otherwise the server could wait for this
+    /// function to read replies, and this function for the server to read requests.
     pub(crate) fn call(&mut self, requests: &[(Verb, &[u8], &[u8])]) -> Result<Vec<Answer>> {
         let mut bytes = Vec::new();
         for &(verb, key, value) in requests {
@@ -89,8 +88,9 @@ impl Caller {
         self.exchange(&bytes, requests.iter().map(|request| request.0))
     }
 
-    /// Sends requests that the wire has written, and then reads their replies. `verbs` has the verb
-    /// of each request. The limit of [`Caller::call`] applies.
+    /// Sends requests, given as the bytes that [`Wire::push`] appends, and then reads their
+    /// replies. `verbs` has the verb of each request. As with [`Caller::call`], the requests must
+    /// fit into the buffers of the sockets.
     pub(crate) fn exchange(
         &mut self,
         requests: &[u8],
@@ -134,12 +134,12 @@ fn unexpected(verb: Verb, answer: &Answer) -> Error {
     }
 }
 
-/// Requests without a reply, and the answers so far.
+/// The verbs of the requests whose replies have not arrived yet, and the answers so far.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
     pub(super) verbs: VecDeque<Verb>,
     pub(super) answers: Vec<Answer>,
-    /// The length of the current value that the reply announced, in bytes.
+    /// The length in bytes that the reply announced for the current value.
     announced: usize,
     value: Vec<u8>,
 }

@@ -52,7 +52,8 @@ struct Names {
 /// flight.
 #[derive(Debug)]
 pub(crate) struct Cql {
-    /// The number of partitions of the table. With `None`, each key has its own partition.
+    /// The number of Cassandra's partitions that the table has. With `None`, each key has its own
+    /// partition.
     partitions: Option<u32>,
     names: OnceLock<Names>,
 }
@@ -156,8 +157,8 @@ impl Wire for Cql {
         let name = match self.names.get() {
             Some(names) if set => names.set.as_slice(),
             Some(names) => names.get.as_slice(),
-            // No connection was greeted yet, so the statement has no name. The server will answer
-            // that the statement is unknown.
+            // `greet` was not called yet, so the statement was not prepared and has no name. The
+            // server will answer that the statement is unknown.
             None => b"",
         };
         push_message(buffer, EXECUTE, |body| {
@@ -231,7 +232,8 @@ fn call(mut socket: &Stream, message: &[u8], expected: u8) -> Result<Vec<u8>> {
     }
 }
 
-/// Appends a request with the body that `push_body` appends. Its stream id is 0.
+/// Appends a request of this kind, with the body that `push_body` appends. The request has the
+/// stream id 0, because only one is in flight per connection.
 #[inline]
 fn push_message(buffer: &mut Vec<u8>, kind: u8, push_body: impl FnOnce(&mut Vec<u8>)) {
     buffer.extend_from_slice(&REQUEST);
@@ -258,8 +260,8 @@ fn push_value(buffer: &mut Vec<u8>, value: &[u8]) {
     buffer.extend_from_slice(value);
 }
 
-/// Reads the length of a reply's body. Returns `None` if the header is not that of a reply:
-/// requests begin with another byte.
+/// Reads the length of a reply's body. Returns `None` if the header does not begin with the byte
+/// 0x84, which marks replies of protocol version 4.
 fn body_length(header: &[u8; 9]) -> Option<usize> {
     let &[0x84, _, _, _, _, a, b, c, d] = header else { return None };
     Some(u32::from_be_bytes([a, b, c, d]) as usize)

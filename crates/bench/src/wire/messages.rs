@@ -54,8 +54,8 @@ impl<const HEADER: usize> Messages<HEADER> {
             let (piece, rest) = bytes.split_at((length - self.partial.len()).min(bytes.len()));
             self.partial.extend_from_slice(piece);
             bytes = rest;
-            // The piece may have completed the header. Only then is the length of the message
-            // known.
+            // If `piece` has completed the header, the length of the whole message is known only
+            // now. So it is computed again.
             if self.partial.len() == message_length(self.body_length, &self.partial)? {
                 take_message(&self.partial, &mut take)?;
                 self.partial.clear();

@@ -1,8 +1,9 @@
 //! Protocols other than memcached's, which the generator speaks itself.
 //!
-//! A [`Wire`] writes requests, and its decoder translates replies into memcached's replies with the
-//! same meaning. So the generator checks and counts the answers of all systems alike. A wire has no
-//! state per connection, and its decoder uses neither a socket nor a clock.
+//! A [`Wire`] is one protocol. It writes requests, and its [`Replies`] translate the server's
+//! replies into memcached's replies with the same meaning. So the generator checks and counts the
+//! answers of all systems alike. All connections share a wire, which has no state per connection.
+//! `Replies` have the state of one connection, and use neither a socket nor a clock.
 
 mod bson;
 mod caller;
@@ -52,7 +53,8 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
     }
 
     /// Prepares a new connection: handshake, login, prepared statements. The socket is in blocking
-    /// mode. An implementation must not read beyond the replies to its own requests.
+    /// mode. An implementation reads only the replies to its own requests, because [`Replies`] must
+    /// get all bytes after them.
     ///
     /// # Errors
     /// Returns an error if the server refuses or the connection breaks.
@@ -69,7 +71,7 @@ pub(crate) trait Wire: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns the reader of one connection's replies.
+    /// Returns a new reader for the replies of one connection.
     fn replies(&self) -> Box<dyn Replies>;
 }
 
@@ -83,9 +85,9 @@ pub(crate) trait Replies: fmt::Debug + Send {
     fn feed(&mut self, bytes: &[u8], asker: &mut dyn Asker) -> std::result::Result<(), String>;
 }
 
-/// Knows the pending requests, and receives their replies in order.
+/// Knows the requests whose replies have not arrived yet, and receives these replies in order.
 pub(crate) trait Asker: Sink {
-    /// Returns the verb of the oldest request without a reply.
+    /// Returns the verb of the oldest such request, or `None` if there is none.
     fn verb(&self) -> Option<Verb>;
 }
 

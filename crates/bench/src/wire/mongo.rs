@@ -18,7 +18,8 @@ use crate::{Error, Result};
 const OP_REPLY: u32 = 1;
 const OP_QUERY: u32 = 2004;
 const OP_MSG: u32 = 2013;
-/// The first version of the protocol with OP_MSG: that of MongoDB 3.6.
+/// The smallest `maxWireVersion` of servers that understand OP_MSG. MongoDB 3.6 was the first of
+/// them.
 const OLDEST: i64 = 6;
 /// The code of the error that a collection exists already.
 const NAMESPACE_EXISTS: i64 = 48;
@@ -167,7 +168,8 @@ fn operation(header: &[u8; 16]) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Returns the document of an OP_REPLY.
+/// Returns the document of the server's reply to the handshake, or `None` if the reply is not an
+/// OP_REPLY.
 fn greeting<'a>(header: &[u8; 16], mut body: &'a [u8]) -> Option<&'a [u8]> {
     if operation(header) != OP_REPLY {
         return None;
@@ -185,7 +187,7 @@ fn reply_document<'a>(
     if operation(header) != OP_MSG {
         return Err(format!("a message of the operation {}", operation(header)));
     }
-    // The flags do not matter to a reader. One section follows: a document.
+    // After the flags, which this client ignores, a reply has one section: a document.
     let _flags: Option<[u8; 4]> = cut_array(&mut body);
     match cut_array(&mut body) {
         Some([0u8]) => Ok(body),

@@ -2,9 +2,9 @@
 //! executed with binary parameters and results.
 //!
 //! A server numbers the statements of a connection from 1, so the numbers are the same on all
-//! connections, and a wire needs no state per connection. [`Wire::greet`] checks the numbers. If
-//! MariaDB serves a connection by a cached thread, it continues the numbers of that thread's
-//! earlier connection. Therefore it must run with [`Mysql::SERVER_OPTION`].
+//! connections, and a wire needs no state per connection. [`Wire::greet`] checks the numbers.
+//! MariaDB may serve a connection by a cached thread, and then continues the numbers of that
+//! thread's earlier connection. Therefore MariaDB must run with [`Mysql::SERVER_OPTION`].
 
 use std::io::Write;
 
@@ -18,8 +18,8 @@ use crate::{Error, Result};
 
 /// The verbs with their statements. The index of a row plus 1 is the number of the statement.
 ///
-/// `LAST_INSERT_ID(…)` puts the counter's new value into the reply to the update itself, so no
-/// second request reads it.
+/// With `LAST_INSERT_ID(…)`, the reply to an increment contains the counter's new value. So the
+/// client needs no second request to read the value.
 const STATEMENTS: [(Verb, &str); 4] = [
     (Verb::Get, "SELECT `value` FROM cache WHERE `key` = ?"),
     (
@@ -40,7 +40,8 @@ const STATEMENTS: [(Verb, &str); 4] = [
     ),
 ];
 
-/// The longest value of a table, in bytes. All columns of a row share 65535 bytes.
+/// The longest value that the column `value` of a table can be created for, in bytes. It is below
+/// 65535 bytes, because all columns of a row together must not be longer than that.
 const VALUE_MAX: usize = 65_000;
 /// The payload length, in bytes, of a packet whose payload continues in the next packet.
 const PACKET_MAX: usize = 0xff_ffff;
@@ -116,7 +117,7 @@ impl Mysql {
         if greeting.capabilities & NEEDED != NEEDED {
             return Err(Error::server("the server is older than MariaDB 10.2 and MySQL 5.7.5"));
         }
-        // The extended capabilities are MariaDB's. A client that names them must not set the flag
+        // Only MariaDB has extended capabilities. A client that sets one must not set
         // `CLIENT_MYSQL`.
         let extended = greeting.extended & MARIADB_CLIENT_CACHE_METADATA;
         let mut capabilities = NEEDED | if extended == 0 { CLIENT_MYSQL } else { 0 };
@@ -143,8 +144,9 @@ impl Mysql {
             let (sequence, payload) = read_packet(socket)?;
             match payload.split_first() {
                 Some((0x00, _)) => return Ok(()),
-                // The server has announced another plug-in, and now asks for `PLUGIN`. Or it wants
-                // the digest in a separate packet. The digest of an empty password is empty.
+                // A server sends this packet if it has announced another plug-in and switches to
+                // `PLUGIN`, or if it wants the digest in a separate packet. The answer is the
+                // digest, which is empty for an empty password.
                 Some((0xfe, rest)) if cut_text(&mut &*rest) == Some(PLUGIN.as_bytes()) => {
                     let mut message = Vec::new();
                     push_packet(&mut message, sequence.wrapping_add(1), |_| {});
@@ -338,8 +340,8 @@ fn read_packet(socket: &Stream) -> Result<(u8, Vec<u8>)> {
     Ok((header[3], payload))
 }
 
-/// Reads the length of a packet's payload. Returns `None` for a packet that continues in the next
-/// one: no reply in the lab is so long.
+/// Reads the length of a packet's payload. Returns `None`, as for a bad header, if the payload
+/// continues in the next packet. No reply in the lab is so long.
 fn body_length(&[a, b, c, _sequence]: &[u8; 4]) -> Option<usize> {
     Some(u32::from_le_bytes([a, b, c, 0]) as usize).filter(|&length| length < PACKET_MAX)
 }
@@ -386,8 +388,8 @@ fn cut_number(bytes: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(number))
 }
 
-/// Returns the text of an error packet whose first byte was removed: a code, in most packets an SQL
-/// state, and a message.
+/// Returns the text of an error packet, given without its first byte. Such a packet has a code,
+/// usually an SQL state, and a message.
 fn error_text(mut error: &[u8]) -> String {
     let code = cut_array(&mut error).map_or(0, u16::from_le_bytes);
     let (state, message) = match error {
@@ -416,7 +418,7 @@ enum Stage {
     First,
     /// The description of the only column.
     Column,
-    /// A row, or the end of the rows, after this number of rows.
+    /// A row, or the end of the rows. The number counts the rows that have arrived: 0 or 1.
     Row(u32),
 }
 
@@ -436,7 +438,8 @@ impl Stage {
         let values = if let Stage::Row(values) = self { values } else { 0 };
         if let [0xff, error @ ..] = payload {
             let text = error_text(error);
-            // A server that shuts down may send an error although no request is pending.
+            // A server that shuts down may send an error although no request is pending. This
+            // function then returns the error's text.
             asker.verb().ok_or_else(|| text.clone())?;
             asker.reply(Reply::Error(text.as_bytes()), values);
             return Ok(Stage::First);

@@ -40,13 +40,13 @@ const STATEMENTS: [(Verb, &str); 5] = [
     ),
 ];
 
-/// The type ids of the parameters: text and bytea.
+/// The type ids of the parameters of every verb except `Limit`: text and bytea.
 const PARAMETER_TYPES: [u32; 2] = [25, 17];
 /// The type ids of the parameters of the verb `Limit`: text and bigint.
 const LIMIT_TYPES: [u32; 2] = [25, 20];
 /// An Execute of the unnamed portal without a limit of rows, and a Sync.
 const EXECUTE_AND_SYNC: &[u8] = b"E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
-/// The code of the error that a database exists already.
+/// The error code of a `CREATE DATABASE` for a database that exists already.
 const DUPLICATE_DATABASE: &str = "42P04";
 
 /// PostgreSQL with trust authentication.
@@ -92,9 +92,9 @@ impl Wire for Postgres {
         }
         let socket = self.log_in(server, DATABASE)?;
         let kind = if self.unlogged { "UNLOGGED TABLE" } else { "TABLE" };
-        // Keys compare by bytes. A tenth of each page stays free: an update usually finds room on
-        // the page of the old row and then does not change the index. Values are not compressed,
-        // because the lab's values do not shrink.
+        // Keys compare by bytes. Inserts leave a tenth of each page free. So an update usually
+        // finds room for the new row beside the old one, and then need not change the index. Values
+        // are not compressed, because compression does not make the lab's values smaller.
         for text in [
             format!(
                 "CREATE {kind} IF NOT EXISTS cache \
@@ -142,7 +142,8 @@ impl Wire for Postgres {
             value
         };
         push_message(buffer, b'B', |body| {
-            // The unnamed portal, the statement, and one format for all parameters: binary.
+            // A Bind names the portal, here the unnamed one, and the statement. Then it gives one
+            // format for all parameters, binary, and the parameters.
             body.push(0);
             push_text(body, verb.name());
             body.extend_from_slice(&[0, 1, 0, 1]);
@@ -151,7 +152,7 @@ impl Wire for Postgres {
                 body.extend_from_slice(&(parameter.len() as u32).to_be_bytes());
                 body.extend_from_slice(parameter);
             }
-            // One format for all results: binary.
+            // All results have the same format: binary.
             body.extend_from_slice(&[0, 1, 0, 1]);
         });
         buffer.extend_from_slice(EXECUTE_AND_SYNC);
@@ -278,7 +279,8 @@ impl Replies for PostgresReplies {
     }
 }
 
-/// The parts of a reply that have arrived. The server's ReadyForQuery ends the reply.
+/// What has arrived of a reply: the number of values of a get, a counter's number, the end of the
+/// statement (`complete`), or an error. The server's ReadyForQuery ends the reply.
 #[derive(Debug, Default)]
 struct Gathered {
     values: u32,
@@ -308,7 +310,7 @@ impl Gathered {
                 if fatal { self.end(asker) } else { Ok(()) }
             }
             b'Z' => self.end(asker),
-            // BindComplete, notices, changed settings and notifications.
+            // Ignores BindComplete, notices, changed settings and notifications.
             b'2' | b'N' | b'S' | b'A' => Ok(()),
             kind => Err(format!("a message of the type {:?}", char::from(kind))),
         }

@@ -30,8 +30,8 @@ impl Wire for Resp {
         matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter | Verb::Limit)
     }
 
-    /// Loads the script of limits. An error reply is ignored: a server without scripts then refuses
-    /// the requests that need the script.
+    /// Loads the script of limits. Ignores an error reply, because a server without scripts can
+    /// serve all requests that need no script, and refuses the others.
     fn prepare(&self, server: &Address) -> Result<()> {
         let socket = open(server)?;
         self.greet(&socket)?;
@@ -101,7 +101,7 @@ fn push_bulk(buffer: &mut Vec<u8>, bytes: &[u8]) {
     buffer.extend_from_slice(b"\r\n");
 }
 
-/// Reads one line byte by byte, so that nothing beyond the line is read.
+/// Reads one line, byte by byte, so that the bytes after the line stay in the socket.
 fn read_line(mut socket: &Stream) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -160,7 +160,7 @@ impl Replies for RespReplies {
 }
 
 impl RespReplies {
-    /// Takes the next piece of a value, or of the line end that follows the value. Returns the
+    /// Processes the next piece of a value, or of the line end that follows the value. Returns the
     /// bytes after this piece.
     fn value<'a>(
         &mut self,

@@ -107,7 +107,8 @@ impl Sampler {
     }
 }
 
-/// Returns a number near `n` divided by the golden ratio that has no common divisor with `n`.
+/// Returns a number that is coprime to `n` and near `n` divided by the golden ratio. Multiples of
+/// it modulo `n` reach every number below `n`, and lie far apart.
 fn coprime_stride(n: u64) -> u64 {
     let mut stride = (n as f64 * 0.618_033_988_749_895) as u64 | 1;
     while gcd(stride, n) != 1 {
@@ -162,7 +163,7 @@ impl Zipf {
         (-self.theta * x.ln()).exp()
     }
 
-    /// Returns the integral of the density from 1 to `x`.
+    /// Returns the integral of `density` from 1 to `x`.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let exponent = (1.0 - self.theta) * log;
@@ -195,8 +196,9 @@ mod tests {
         counts
     }
 
-    /// Allows a deviation of five standard deviations of a binomial count. With a correct sampler,
-    /// about one key in a million exceeds it.
+    /// Checks that a key of this probability was drawn about as often as expected. A difference of
+    /// five standard deviations of a binomial count is allowed. With a correct sampler, the count
+    /// of about one key in a million differs by more.
     fn assert_probability(count: u64, probability: f64, what: &str) {
         let expected = probability * DRAWS as f64;
         let tolerance = 5.0 * (expected * (1.0 - probability)).sqrt() + 1.0;

@@ -30,8 +30,8 @@ impl Limit {
         format!("{} {} {}", self.budget, self.window, self.burst.unwrap_or(0))
     }
 
-    /// Returns the largest number of units that may be taken in `seconds`. With a fixed window,
-    /// `seconds` must be shorter than the window.
+    /// Returns the largest number of units that may be taken in the `seconds` after the first
+    /// request. With a fixed window, `seconds` must be shorter than the window.
     pub(crate) fn bound(&self, seconds: f64) -> u64 {
         match self.burst {
             None => self.budget,

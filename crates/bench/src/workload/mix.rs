@@ -33,16 +33,16 @@ pub enum Verb {
     /// `ms`.
     MetaSet,
     /// A run of quiet `ms`, and then one `mn`. If all sets succeed, the server replies only to the
-    /// `mn`. So each set of the run costs almost nothing besides the server's work.
+    /// `mn`. So neither the server nor the load spends much time on replies.
     QuietSets,
     /// `md`.
     MetaDelete,
-    /// `ma` of a counter by 1. The server creates a missing counter.
+    /// `ma` that increments a counter by 1. The server creates a missing counter.
     MetaArithmetic,
-    /// `ma` that takes one unit from a rate limit and returns the parts of the decision that
-    /// clients need. The default limit is never used up.
+    /// `ma` that takes one unit from a rate limit. The reply has the units left, the time until all
+    /// are free again, and the time to wait. A load never uses up the limit of `Limit::default`.
     Limit,
-    /// `set` of a counter to 0; used only for filling.
+    /// `set` of a counter to 0; used only to store the counters before a load.
     SetCounter,
 }
 
@@ -73,7 +73,7 @@ impl Verb {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// Returns the name of the command in the protocol.
+    /// Returns the name of the verb in the text form of a [`Mix`].
     pub fn name(self) -> &'static str {
         TABLE[self as usize].1
     }
@@ -174,7 +174,8 @@ impl Mix {
 impl FromStr for Mix {
     type Err = Error;
 
-    /// Parses `get=90,set=10`, `incr`, or the ratio of sets to gets that other tools use, `1:10`.
+    /// Parses verbs with weights, such as `get=90,set=10` or `incr`. It also parses a ratio of sets
+    /// to gets, such as `1:10`, because other tools use this form.
     fn from_str(text: &str) -> Result<Mix, Error> {
         let bad = || Error::usage(format!("{text:?} is no mix: get=90,set=10 or 1:10 (set:get)"));
         if let Some((sets, gets)) = text.split_once(':') {

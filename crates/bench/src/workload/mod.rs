@@ -42,7 +42,8 @@ pub struct Shape {
     pub keys_per_get: usize,
     /// Time to live of items that are stored or touched, in seconds; 0 is forever.
     pub ttl: u32,
-    /// Visit the keys once, in order, instead of drawing them at random.
+    /// If true, the load requests each key once, in the order of the numbers, and then ends.
+    /// Otherwise it draws keys at random.
     pub in_order: bool,
     /// The rate limit that requests of the verb [`Verb::Limit`] take units from.
     pub limit: Limit,
@@ -52,7 +53,8 @@ pub struct Shape {
 }
 
 impl Default for Shape {
-    /// Returns one million keys of 15 bytes with values of 50 bytes, read with equal probability.
+    /// Returns a load of gets of one million keys, which are read with equal probability. Keys have
+    /// 15 bytes and values 50.
     fn default() -> Self {
         Shape {
             mix: Mix::only(Verb::Get),
@@ -146,8 +148,9 @@ impl Workload {
         }
     }
 
-    /// Appends the next request, with one key, in the protocol of `wire`. Adds the key's number to
-    /// `numbers`. Returns `None` once a load with [`Shape::in_order`] has requested all keys.
+    /// Appends the next request to `buffer`, in the protocol of `wire`, and the number of its only
+    /// key to `numbers`. Returns the facts that the check of the answer needs. Returns `None` once
+    /// a load with [`Shape::in_order`] has requested all keys.
     pub(crate) fn push_request_to(
         &self,
         wire: &dyn Wire,
@@ -174,8 +177,9 @@ impl Workload {
         Some(Asked { verb, keys: 1 })
     }
 
-    /// Appends the next request in memcached's protocol. Adds the numbers of its keys to `numbers`.
-    /// Returns `None` once a load with [`Shape::in_order`] has requested all keys.
+    /// Appends the next request to `buffer`, in memcached's protocol, and the numbers of its keys
+    /// to `numbers`. Returns the facts that the check of the answer needs. Returns `None` once a
+    /// load with [`Shape::in_order`] has requested all keys.
     #[inline]
     pub(crate) fn push_request(
         &self,

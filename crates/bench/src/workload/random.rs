@@ -31,7 +31,8 @@ impl Random {
         result
     }
 
-    /// Returns an evenly distributed number below `bound` (bias below 2⁻⁶⁴ times the bound).
+    /// Returns an evenly distributed number below `bound`. The probabilities of two numbers differ
+    /// by at most 2⁻⁶⁴.
     #[inline]
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
@@ -52,7 +53,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Returns a 64-bit hash of a key. Only the lab uses it, for its values and traces.
+/// Returns a 64-bit hash of a key. The values of a load and the keys of traces depend on it.
 #[inline]
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let mut state = 0x243f_6a88_85a3_08d3 ^ bytes.len() as u64;

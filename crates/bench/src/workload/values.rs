@@ -1,6 +1,6 @@
-//! Values that can be checked: a key and a salt determine a value, so the lab need not remember
-//! what it stored. A check detects a value of another key, with another salt or of another length,
-//! and a torn copy.
+//! Values that can be checked. A key and a salt determine a value, so the load generator need not
+//! remember which values it stored. The check detects a value that belongs to another key or salt,
+//! has a wrong length, or is a mixture of two values.
 
 use super::keys::Lengths;
 use super::random::{Random, hash, mix};
@@ -8,11 +8,12 @@ use super::random::{Random, hash, mix};
 /// Number of hexadecimal digits of the key's hash at the beginning of a value. A value with fewer
 /// bytes consists of the first digits only.
 const CHECK: usize = 16;
-/// After its digits, a value continues with bytes of `Values::filler`, from one of this many
-/// offsets.
+/// The number of offsets in `Values::filler` from which the rest of a value may be taken. The key's
+/// hash and the salt choose the offset.
 const STARTS: usize = 4096;
 
-/// Spreads small salts over all digits. It is odd, so no two salts give the same number.
+/// The hash is combined with `SALT` × the salt modulo 2⁶⁴. So even small salts change all digits at
+/// the beginning of a value. `SALT` is odd, so different salts have different products.
 const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Writes and checks values.

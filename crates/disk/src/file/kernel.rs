@@ -23,7 +23,8 @@ pub(super) fn allocate(file: &File, length: u64, size: u64) -> io::Result<()> {
     }
 }
 
-/// Returns true if the file system cannot preallocate space.
+/// Returns true if `error`, an error of [`allocate`], means that the file system cannot preallocate
+/// space.
 pub(super) fn cannot_allocate(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL))
 }
@@ -102,8 +103,9 @@ pub(super) fn write_zeros(direct: &File, offset: u64, length: usize) -> io::Resu
 /// An alignment that every device accepts, in bytes.
 const MOST_ALIGNED: usize = 4096;
 
-/// Returns the alignment that the kernel reports, if it does. Only Linux 6.1 and later report it,
-/// and not for every file system.
+/// Returns the alignment, in bytes, of reads and writes that bypass the page cache. Returns `None`
+/// if the kernel does not report it. Linux reports it since version 6.1, but not for every file
+/// system.
 fn direct_alignment(file: &File) -> Option<usize> {
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);

@@ -1,6 +1,6 @@
 //! Reads of a file through io_uring that bypass the page cache. The cache would keep a second copy
-//! of the data in memory that the budget does not count. A full cache also costs more time than the
-//! read itself.
+//! of the data in memory that the budget does not count. Once the cache is full, each read must
+//! also evict cached pages, which takes the processor longer than the read itself.
 
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};
@@ -22,7 +22,8 @@ const LAST_READS: Timespec = Timespec::new().sec(5);
 /// The ring of one thread.
 ///
 /// Invariant: from the time a read's operation is in the ring until its completion is taken, the
-/// read's buffer stays in `flying`. There its memory does not move and is not touched.
+/// read's buffer stays in `flying`. Meanwhile the buffer's memory does not move, and no thread
+/// touches it.
 pub(super) struct Ring {
     ring: IoUring,
     file: File,
@@ -41,9 +42,9 @@ pub(super) struct Ring {
 #[derive(Debug)]
 struct Read {
     token: u64,
-    /// Offset in the file of the first byte of the memory.
+    /// Offset in the file of the first byte of the buffer's memory.
     from: u64,
-    /// The number of bytes at the front of the memory that are filled.
+    /// The number of filled bytes at the front of that memory, rounded down to the alignment.
     done: usize,
     buffer: ReadBuffer,
 }
@@ -56,14 +57,16 @@ enum Progress {
     Part,
     /// The file ends after the bytes that were read.
     Ended,
-    /// Fewer bytes arrived than the alignment, so no aligned read can continue after them.
+    /// This completion has brought too few bytes to reach the next multiple of the alignment. An
+    /// aligned read would begin at the same offset again.
     Stuck,
     Failed(io::Error),
 }
 
 impl Read {
-    /// Applies a completion. A file system may return fewer bytes than requested although more
-    /// follow (FUSE and NFS do). Then the rest is read, starting at a multiple of `align`.
+    /// Applies a completion. Some file systems, such as FUSE and NFS, may return fewer bytes than
+    /// requested before the end of the file. Then another operation reads the rest, starting at a
+    /// multiple of `align`.
     fn advance(&mut self, result: i32, align: usize) -> Progress {
         let Ok(read) = usize::try_from(result) else {
             return match [libc::EINTR, libc::EAGAIN, libc::ENOMEM].contains(&-result) {
@@ -139,13 +142,14 @@ impl Ring {
         self.flying.len() - self.free.len()
     }
 
-    /// Waits until a read has completed.
+    /// Waits until a read has completed. Returns an error after [`LAST_READS`].
     fn wait(&self) -> io::Result<()> {
         let args = SubmitArgs::new().timespec(&LAST_READS);
         self.ring.submitter().submit_with_args(1, &args).map(drop)
     }
 
-    /// Moves waiting reads into the ring. The ring has an entry for each place of `flying`.
+    /// Moves waiting reads into the ring. `flying` has as many places as the ring has entries, so
+    /// the ring normally has room for each read that gets a place.
     fn fill(&mut self) {
         while !self.waiting.is_empty()
             && let Some(place) = self.free.pop()
@@ -171,7 +175,8 @@ impl Ring {
     }
 }
 
-/// Returns why a read that got fewer bytes than the alignment cannot continue.
+/// Returns the error of a read that made the progress [`Progress::Stuck`]: either the file has
+/// ended, or the file system returned a part of a block.
 fn stuck(file: &File, read: &Read) -> io::Error {
     let next = read.from + (read.done + 1) as u64;
     if file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() <= next) {
@@ -198,7 +203,8 @@ impl ReadQueue for Ring {
             return;
         }
         if self.ring.submit().is_err() {
-            // Out of memory, or interrupted. The event makes the thread call this function again.
+            // The kernel is out of memory, or a signal interrupted the call. The event makes the
+            // thread call this function again.
             let _ = self.event.write(&1u64.to_ne_bytes());
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use std::os::unix::fs::MetadataExt;
 
-/// A directory that is removed with its content.
+/// A directory that is removed with its content when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {

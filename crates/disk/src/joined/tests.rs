@@ -1,5 +1,5 @@
-//! Tests that a joined device behaves like a single device, except that a sync skips a part
-//! that was not written to since its last successful sync.
+//! Tests that a joined device behaves like a single device, except that a sync skips a part that
+//! was not written to since its last successful sync.
 
 use super::*;
 use crate::{Failure, Fault, Operation, Random, SimDevice};
@@ -34,8 +34,7 @@ fn all(device: &dyn Device) -> Vec<u8> {
     bytes
 }
 
-/// After any calls, the joined device reads like a single one. What was synced survives a power
-/// loss, whatever syncs failed in between.
+/// After any calls, the joined device reads like a single one. Synced bytes survive a power loss.
 #[test]
 fn a_joined_device_behaves_like_a_single_one() {
     for seed in 0..300 {

@@ -1,12 +1,12 @@
 //! The layer between a write and the medium: the operating system's page cache and the disk's write
 //! cache in one.
 //!
-//! Each sector has the content on the medium and, on top of it, one version per write since the
-//! last sync that covered it. A version is the *whole* sector after that write, as in a page cache.
-//! So after a crash the medium holds a sector as it was after one of the writes. It never holds the
-//! bytes of a later write without those of an earlier one. Each sector ends up with any one of its
-//! versions, independently of the other sectors: that models reordering. A sector never ends up
-//! older than what a successful sync left there.
+//! Each sector has its content on the medium, and one version for each write since the last sync
+//! that covered the sector. A version is the *whole* sector after a write, as in a page cache, so
+//! it includes the bytes of all earlier writes. A crash leaves each sector in any one of its
+//! versions, independently of the other sectors: that models reordering. Only a torn sector is a
+//! mixture: its first bytes are of one version, the others of an older one. A crash never takes the
+//! content that a successful sync left in a sector.
 
 use super::image::{Image, PAGE, Page};
 use crate::Random;
@@ -25,8 +25,9 @@ const SECTORS: usize = PAGE / SECTOR;
 #[derive(Clone)]
 struct Version {
     write: u64,
-    /// One bit per sector that the write changed. The bit is cleared once a sync has written or
-    /// dropped this version of the sector, or a newer one.
+    /// One bit per sector that the write changed. A sync clears a sector's bit when it writes the
+    /// sector to the medium, or drops its content. It then clears the bit in all versions that it
+    /// covers.
     sectors: u8,
     /// The page after the write.
     page: Page,
@@ -74,12 +75,12 @@ enum Fate {
 pub(super) struct Cache {
     medium: Image,
     visible: Image,
-    /// Page number to the versions of its sectors, oldest first; no list is empty.
+    /// Maps a page's number to the versions of the page's sectors, oldest first. No list is empty.
     pending: BTreeMap<u64, Vec<Version>>,
     /// The number of the next write.
     next_write: u64,
-    /// Growths that no sync has covered: each with its number among the writes, and the size of the
-    /// device before it.
+    /// Growths that no sync has covered. Of each: its number, which is counted together with the
+    /// writes, and the size of the device before the growth.
     growths: Vec<(u64, u64)>,
     /// The size of the medium after a failed sync lost a growth; reads still see the larger size.
     lost: Option<u64>,
@@ -97,7 +98,7 @@ impl Cache {
         self.visible.size()
     }
 
-    /// Adds zeros at the end, un-synced.
+    /// Grows the device by zeros at its end. The growth is not durable before the next sync.
     pub(super) fn lengthen(&mut self, size: u64) {
         self.growths.push((self.next_write, self.size()));
         self.next_write += 1;
@@ -124,7 +125,7 @@ impl Cache {
         self
     }
 
-    /// Adds zeros at the end.
+    /// Adds zeros at the end. The new size is durable at once.
     pub(super) fn grow(&mut self, size: u64) {
         self.medium.grow(size);
         self.visible.grow(size);
@@ -181,8 +182,8 @@ impl Cache {
         self.settle(covered, || Settled::Written);
     }
 
-    /// Performs a failed sync. The content of each covered sector and each covered growth has
-    /// reached the medium, or is dropped for good, or still waits for a later sync.
+    /// Performs a failed sync. Writes each covered sector and growth to the medium, drops it for
+    /// good, or leaves it for a later sync.
     pub(super) fn fail_sync(&mut self, covered: u64, random: &mut Random) {
         let all = random.below(4);
         let mut how = || match if all < 3 { all } else { random.below(3) } {
@@ -224,8 +225,8 @@ impl Cache {
         });
     }
 
-    /// Drops the cached pages that the operating system believes are on the medium. Content that a
-    /// failed sync dropped then reads as before its write.
+    /// Drops the cached pages that the operating system believes are on the medium. Where a failed
+    /// sync dropped content, reads then return the older content.
     pub(super) fn drop_clean(&mut self) {
         self.visible = self.medium.clone();
         for (&page, versions) in &self.pending {
@@ -252,8 +253,8 @@ impl Cache {
                         Fate::Lost => {}
                         Fate::Torn => match random.below(16) {
                             0 => {
-                                // The power failed during this write, so later versions are not
-                                // written.
+                                // The power failed while the disk wrote this sector, so later
+                                // versions of the sector are not written.
                                 let cut = random.below(SECTOR as u64) as usize;
                                 content[..cut].copy_from_slice(&bytes[..cut]);
                                 break;
@@ -277,9 +278,10 @@ impl Cache {
         medium
     }
 
-    /// Decides the fate of each whole write first. If each sector were decided on its own, a long
-    /// write would hardly ever survive whole. A prefix of the writes would hardly ever survive
-    /// alone either, although a disk that keeps the order leaves exactly that.
+    /// Decides for each write as a whole whether a power loss keeps it; only the sectors of a torn
+    /// write are then decided one by one. Otherwise a long write would hardly ever be kept as a
+    /// whole. A disk that writes in order keeps all writes up to some moment and none after it:
+    /// that would hardly ever happen either.
     fn fates(&self, random: &mut Random) -> BTreeMap<u64, Fate> {
         let writes: BTreeSet<u64> =
             self.pending.values().flatten().map(|version| version.write).collect();

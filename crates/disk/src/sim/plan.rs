@@ -6,9 +6,9 @@ use std::io;
 /// A call to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// `read_at`.
+    /// `read_at`, also through `read_stored`.
     Read,
-    /// `write_at`.
+    /// `write_at`, also through `write_directly`; `prepare`, `grow` and `shrink`.
     Write,
     /// `sync`.
     Sync,
@@ -37,22 +37,22 @@ impl Failure {
 pub struct Fault {
     /// The kind of call.
     pub operation: Operation,
-    /// The first call that fails, counted from 1 among the calls of this kind since the device was
-    /// made (see [`Counts`]).
+    /// The number of the first call that fails. Calls of this kind are counted from 1, beginning
+    /// with the creation of the device (see [`Counts`]).
     pub at: u64,
-    /// The number of successive calls that fail; `u64::MAX` for all.
+    /// The number of successive calls that fail. With `u64::MAX`, all later calls fail.
     pub times: u64,
     /// The error.
     pub failure: Failure,
 }
 
 impl Fault {
-    /// Makes the `at`-th call fail and no later one.
+    /// Returns a fault of the `at`-th call of this kind only.
     pub fn once(operation: Operation, at: u64, failure: Failure) -> Fault {
         Fault { operation, at, times: 1, failure }
     }
 
-    /// Makes the `at`-th call and all later ones fail until
+    /// Returns a fault of the `at`-th call of this kind and of all later ones, until
     /// [`SimDevice::mend`](super::SimDevice::mend).
     pub fn lasting(operation: Operation, at: u64, failure: Failure) -> Fault {
         Fault { operation, at, times: u64::MAX, failure }
@@ -75,7 +75,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of writes and syncs, the calls at which a crash makes a difference.
+    /// Returns the number of writes and syncs. Only these calls change the state that a crash
+    /// leaves.
     pub fn changes(&self) -> u64 {
         self.writes + self.syncs
     }
@@ -101,8 +102,8 @@ impl Counts {
     }
 }
 
-/// The error of every call to a simulated device after it has stopped. The machine is gone; only
-/// images of the device can be taken.
+/// The error of every call to a simulated device after its machine has stopped. The test can then
+/// only take copies of the device, for example with [`SimDevice::crash`](super::SimDevice::crash).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 

@@ -18,10 +18,10 @@ use std::collections::BTreeSet;
 
 impl Lane {
     /// Puts a segment into quarantine, after the caller has removed its records from the index.
-    /// `ends` are the offsets of the removed records that no newer version hides. `undo_count` is
-    /// the store's undo count from before the caller searched for the segment's records. If changes
-    /// were undone since then, the index may lead to the segment again. Then the segment is kept,
-    /// and this function returns false.
+    /// `ends` are the offsets of the removed records that no newer version hides. The caller reads
+    /// `undo_count` from the store before it searches the index for the segment's records. If
+    /// changes were undone since then, the index may lead to the segment again. In that case the
+    /// segment stays in use, and this function returns false.
     pub(crate) fn quarantine(
         &self,
         stream: Stream,

@@ -14,11 +14,12 @@ use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
-/// Once this many segments have failed to move their ends in a turn, the turn moves no more ends
-/// for which dead maps would be cheaper.
+/// The number of segments per turn whose ends may fail to move. After so many failures, the turn
+/// moves ends only where moving is cheaper than dead maps.
 const MOST_FAILED: usize = 4;
 
-/// Returns at most `most` segments that need dead maps, without those whose map cannot be made.
+/// Returns at most `most` segments that need dead maps because of deaths up to the commit `until`.
+/// Omits segments that `lane.older` skips: they could not be read, so their maps cannot be made.
 fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
     let mut needed = lane.log.blocking_segments(until, most + lane.older.skipped());
     needed.retain(|&number| !lane.older.is_skipped(number));
@@ -27,8 +28,9 @@ fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
 }
 
 impl Cleaner {
-    /// Moves the ends of segments in quarantine, so that these segments can be freed. Or returns at
-    /// most `most` segments that need dead maps first.
+    /// Moves the ends of segments in quarantine, so that these segments can be freed. If ends
+    /// cannot move, or if dead maps are cheaper, returns at most `most` segments for which the
+    /// caller must make dead maps instead.
     pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
         let Some(store) = lane.log.store() else { return Vec::new() };
         let durable = store.commits.durable();
@@ -50,17 +52,18 @@ impl Cleaner {
             return Vec::new();
         }
         if stuck && lane.log.blocking_segments(durable, 1).is_empty() {
-            // Perhaps the only tombstones that can be dropped are in the open segment. So the open
-            // segment is sealed. Once it is durable, dead maps that release its tombstones can be
-            // made.
+            // Space is needed, but no dead map would release a moved tombstone. Perhaps all moved
+            // tombstones are in the open segment, and only those of sealed segments can be
+            // released. So this call seals the open segment. Once it is durable, a later turn can
+            // make the maps that release its tombstones.
             lane.log.seal(Stream::Survivors);
             self.ends.is_stuck = true;
         }
         let mut failed = 0;
         for number in blocked {
-            // A simulation breaks this rule to check that the simulation detects a map that is
-            // written too early. That takes many maps, so ends do not move while the rule is
-            // broken.
+            // A simulation breaks the rule `MapWhenDurable` to check that it detects a map that is
+            // written too early. While the rule is broken, ends do not move, so that many maps are
+            // written.
             let affordable = !Rule::MapWhenDurable.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
@@ -96,7 +99,8 @@ impl Cleaner {
         }
     }
 
-    /// Returns true if the needed dead maps take at least this many bytes.
+    /// Returns true if the dead maps that would let the blocked segments be freed take at least
+    /// `bytes`.
     fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
         let Some(store) = lane.log.store() else { return false };
         let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;
@@ -126,8 +130,9 @@ impl Cleaner {
         moved && lane.log.ends_are_carried(number, undo_count)
     }
 
-    /// Appends a tombstone with the record's version, unless memory holds a newer version of its
-    /// key. An unneeded tombstone does no harm: it hides older versions only.
+    /// Appends a tombstone with the record's version, unless the index leads to a newer version of
+    /// the key in memory. Does not read newer versions from the device: an unneeded tombstone does
+    /// no harm, because it hides only older versions.
     fn move_end(&mut self, lane: &Lane, record: &Record<'_>) -> bool {
         let key = Key::new(record.key(), lane.options.hash_seed);
         // SAFETY: the cleaner is awake in the epochs.

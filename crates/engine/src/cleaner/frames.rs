@@ -18,8 +18,9 @@ const PROBATION: u64 = 20;
 /// evicted.
 const RETIRED_COPY_FRAMES: usize = 4;
 
-/// Number of turns for which the cleaner spares large values that calls have yet to use. Each read
-/// or use of a large value restarts the count. Between two turns, the cleaner waits up to 50 µs.
+/// Number of turns for which the cleaner spares large values that were read for calls but not used
+/// yet. Each read or use of a large value restarts the count. The turns may take about 0.8 ms
+/// together: the cleaner waits up to 50 µs between two of them.
 const SPARED_TURNS: u32 = 16;
 
 impl Cleaner {
@@ -27,8 +28,8 @@ impl Cleaner {
     pub(super) fn free_frame(&mut self, lane: &Lane) -> bool {
         let just_read = lane.readers.large.unused(lane.now.load(Ordering::Relaxed));
         let usage = lane.log.usage();
-        // For each stream: its oldest segment in memory, except those with a large value that a
-        // call has yet to use; and its live bytes in memory.
+        // Finds each stream's live bytes in memory and its oldest segment in memory. Passes over
+        // segments with a large value that a call has yet to use.
         let [(hot, new), (survivors, old)] = [Stream::Hot, Stream::Survivors].map(|stream| {
             let oldest = usage.resident(stream).find(|number| !just_read.contains(number));
             (oldest, usage.live(stream, Among::Resident))
@@ -39,8 +40,8 @@ impl Cleaner {
         if lane.log.has_lower()
             && let Some(survivors) = survivors
         {
-            // With a lower device, survivors are items that have cooled, so their frames go first.
-            // Their frequently read records stay in memory as copies.
+            // With a lower device, survivors are the items that the cleaner moved there, so their
+            // frames go first. Their frequently read records stay in memory as copies.
             return self.drop_frame(lane, Stream::Survivors, survivors);
         }
         if new * PROBATION > new + old + copies
@@ -62,9 +63,10 @@ impl Cleaner {
         hot.is_some_and(|hot| self.drop_frame(lane, Stream::Hot, hot))
     }
 
-    /// Drops a jumbo that was just read; used if nothing else can be dropped. Waits
-    /// [`SPARED_TURNS`] turns first, because calls may be about to use the values. Calls that need
-    /// a dropped value fetch it again, a bounded number of times.
+    /// Drops the frame of a jumbo that was read for a call but not used yet. The cleaner calls this
+    /// only if it can drop nothing else. Returns `Step::Later` for the first [`SPARED_TURNS`]
+    /// turns, so that calls can use the values meanwhile. Calls that need a dropped value fetch it
+    /// again, a bounded number of times.
     pub(super) fn drop_just_read(&mut self, lane: &Lane) -> Step {
         let resident = |id: &RecordId| {
             let segment = lane.log.segment(id.address.segment());
@@ -88,7 +90,8 @@ impl Cleaner {
         if dropped { Step::Freed } else { Step::Nothing }
     }
 
-    /// Frees a frame if few are ready, to make room for copies of records read from the device.
+    /// Frees a frame if few free frames are left, to make room for copies of records read from the
+    /// device.
     pub(super) fn free_frame_for_copies(&mut self, lane: &Lane) {
         let coming = lane.log.quarantined() + lane.log.dropped_frames();
         if lane.log.available_frames() + coming > READY_FRAMES {
@@ -98,7 +101,7 @@ impl Cleaner {
     }
 
     /// Drops a segment's frame. Records that were read more than once stay in memory as copies. A
-    /// jumbo that was read is kept for another round.
+    /// jumbo that was read keeps its frame and moves to the end of the survivors' queue.
     fn drop_frame(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_jumbo() {
             return self.promote_jumbo(lane, stream, number) || lane.log.drop_frame(number);
@@ -147,8 +150,9 @@ impl Cleaner {
         let is_wanted = |address, record: &Record<'_>| {
             !walk::expired(*record, now) && slot_of(address, record).is_some()
         };
-        // Called for a copy that was read, but not lately. A lower frequency in its slot tells the
-        // later eviction from the store not to promote the record.
+        // Called for each copy that is evicted, because it was not read lately. Lowers the
+        // frequency in its slot to 1. So when the record's probation in the store ends, the record
+        // is not promoted.
         let forgotten = |address, record: &Record<'_>| {
             if let Some((place, slot)) = slot_of(address, record)
                 && slot.frequency() > 1

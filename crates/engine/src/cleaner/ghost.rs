@@ -8,7 +8,8 @@
 use crate::key::Key;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The lane's memory per ghost, in bytes. A ghost itself takes 2 bytes.
+/// A lane has one ghost for every `MEMORY_PER_GHOST` bytes of its memory limit. A ghost takes 2
+/// bytes.
 const MEMORY_PER_GHOST: u64 = 256;
 const PER_WORD: u64 = 4;
 

@@ -1,24 +1,26 @@
-//! Rate limiters are evicted last, because an evicted limiter gives its client the whole budget
-//! again. But limiters may not fill the memory, and writers must not wait while the cleaner copies
-//! many limiters. So two limits apply: to the memory of all limiters, and to the limiters that are
-//! kept in a row. Beyond either limit, limiters are evicted like other items.
+//! Rate limiters are evicted last, because an evicted limiter gives its client all units of the
+//! rate limit again. Two limits apply. Limiters may take at most a share of the memory, so that
+//! they cannot fill it. And only a limited number of bytes of limiters may be copied while nothing
+//! is evicted, because writers wait for memory meanwhile. Beyond either limit, limiters are evicted
+//! like other items.
 
 use larder_log::Record;
 use larder_log::record::Kind;
 
 /// The share of the memory that limiters may take: 1/`SHARE`.
 const SHARE: u64 = 2;
-/// The largest number of bytes of limiters that are kept in a row before an eviction frees memory:
-/// 1/`ROW_SHARE` of the memory, but at most `ROW_MAX`.
+/// The largest value of `LimiterShare::row`, the bytes of limiters that were kept while little was
+/// evicted: 1/`ROW_SHARE` of the memory, but at most `ROW_MAX` bytes.
 const ROW_SHARE: u64 = 8;
 const ROW_MAX: u64 = 256 << 20;
-/// Bytes of limiters that may be kept for each byte evicted.
+/// Each evicted byte lowers `LimiterShare::row` by this number of bytes.
 const KEPT_PER_EVICTED: u64 = 4;
 
 /// Counts of the live records that the cleaner lately considered for eviction.
 #[derive(Debug, Default)]
 pub(super) struct LimiterShare {
-    /// Bytes of the considered records, over about one cycle through the memory.
+    /// Bytes of the considered records. When `all` exceeds the lane's memory, `all` and `limiters`
+    /// are halved, so that old records count less.
     all: u64,
     /// Bytes of the limiters among the records that `all` counts.
     limiters: u64,

@@ -110,9 +110,9 @@ fn loom_an_item_that_moves_is_deleted_and_set_again() {
     clean_and_write(Write::DeleteAndSet, 1);
 }
 
-/// The cleaner frees a segment without live records and does not access the index. Meanwhile a
-/// writer supersedes the segment's last record, under a lock that the cleaner does not take. A
-/// reader must find the old or the new value.
+/// A writer supersedes the last live record of a segment, under the lock of its stripe. The cleaner
+/// frees the segment as soon as the segment counts as dead. It takes no lock of the index and does
+/// not access it. A reader must find the old or the new value.
 #[test]
 fn loom_a_dead_segment_is_freed_behind_its_last_slot() {
     let outcomes = Arc::new(Outcomes::default());

@@ -16,7 +16,8 @@ pub(crate) struct MapWalk {
     /// segments, and testing a bit is quicker than a search in `maps`.
     pub(super) wanted: Box<[u64]>,
     pub(super) undo_count: u64,
-    /// The next stripe; `None` until all deaths that the maps will mark are durable.
+    /// The stripe that the walk visits next. `None` if the walk has not begun, because some deaths
+    /// that the maps will mark are not durable yet.
     pub(super) stripe: Option<usize>,
 }
 
@@ -26,16 +27,16 @@ impl MapWalk {
         numbers: &[SegmentNumber],
         settling: &mut OlderSlotWork,
     ) -> Self {
-        // The count is read before the maps are begun, so that any later undo is detected.
+        // The undo count is read before the maps are begun, so that any later undo is detected.
         let undo_count = lane.undo_count();
         lane.older.open_all();
         let mut wanted = vec![0; lane.log.numbers().end as usize / 64 + 1].into_boxed_slice();
         let mut maps = BTreeMap::new();
         for &number in numbers {
             let begun = lane.log.begin_map(number);
-            // Records that older slots lead to may be dead, but the walk would count them as alive.
-            // So the segment gets its map only after its older slots are resolved. Older slots that
-            // are added after `begin_map` note new deaths, for a later map.
+            // Older slots may lead to dead records, which the walk would count as alive. So the
+            // segment gets its map only after its older slots are resolved. If a set adds an older
+            // slot after `begin_map`, the death of its record is noted for a later map.
             if lane.older.lead_into(number) && !Rule::MapsWaitForOlder.is_broken() {
                 lane.log.abandon_map(begun.segment, begun.generation);
                 settling.want(&lane.older, number);

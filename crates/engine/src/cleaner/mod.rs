@@ -63,7 +63,8 @@ const UNREADABLE: usize = 8;
 const POLL: Duration = Duration::from_micros(50);
 /// Like [`POLL`], while no call waits for space. Releasing an old table or frame late does no harm.
 const IDLE_POLL: Duration = Duration::from_millis(5);
-/// Time after which an abandoned reservation for a large value is dropped.
+/// Time for which a reservation of memory or places stays after the last call has stopped waiting
+/// for it.
 const WANTED_FOR: Duration = Duration::from_millis(200);
 
 /// Starts the cleaner's thread. The thread holds no strong reference to the lane while it waits, so
@@ -142,7 +143,8 @@ impl Cleaner {
         let coming = lane.log.quarantined() > 0 || lane.log.dropped_frames() > 0;
         let stuck = matches!(last, Step::Nothing | Step::Unreadable);
         let starved = short && stuck && !coming && reported;
-        // In refuse mode, the lane is also full if the index is full, but only for new items.
+        // With `--when-full refuse`, a full index also makes the lane full, but only for the least
+        // urgent claim (`Claim::Write`).
         let full = starved || index_full && refuses;
         if full {
             lane.found_nothing.store(number, Ordering::Release);
@@ -158,7 +160,8 @@ impl Cleaner {
         lane.log.shrink();
         let pending = coming || cooled || last == Step::Later;
         let waiting = lane.waiting();
-        // `shrink` has run, so while the budget is exceeded, no frame is available for writers.
+        // This comes after `shrink`, which gives back all frames ready for writers while the budget
+        // is exceeded. So waiting writers are woken only if their frame fits into the budget.
         let room = lane.log.has_frame_for_writers()
             && waiting.is_some_and(|claim| lane.log.available_places(claim) > 0);
         // A call that waits for memory for a read needs no place in the store.
@@ -231,9 +234,9 @@ impl Cleaner {
         gain as usize / lane.log.segment_size()
     }
 
-    /// Returns true if nothing must be freed, or if all threads have reported the records that they
-    /// made dead before something had to be freed. Before these reports, the cleaner may not know
-    /// of segments that it could free at no cost.
+    /// Returns true if nothing must be freed. Otherwise asks all threads which records they have
+    /// made dead, and returns true once all have reported. Without these reports, the cleaner may
+    /// not know of segments that it could free at no cost.
     fn have_reported(&mut self, lane: &Lane) -> bool {
         if !self.must_free(lane) {
             self.reported_by = None;
@@ -254,8 +257,8 @@ impl Cleaner {
         must_free_frames(lane) || must_free_places(lane)
     }
 
-    /// Frees one segment, the cheapest first. Evicts only if all threads have `reported` which
-    /// records they made dead.
+    /// Frees the segment or the frame that is cheapest to free. Evicts only if all threads have
+    /// `reported` which records they made dead.
     fn step(&mut self, lane: &Lane, reported: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
         let undo_count = lane.undo_count();
@@ -409,8 +412,9 @@ impl Cleaner {
                     lane.log.postpone_cleaning(stream, number);
                     return Step::Unreadable;
                 }
-                // The segment cannot be read completely and is not tried again, so the turn
-                // continues with other segments.
+                // The segment cannot be read completely, and the cleaner does not try it again
+                // while it has live records. Nothing was freed, but `Freed` lets the turn continue
+                // with other segments.
                 lane.log.keep_unreadable(stream, number);
                 Step::Freed
             }
@@ -454,7 +458,7 @@ impl Cleaner {
     }
 
     /// Removes expired items once a second, from the segments with the earliest expiries. With a
-    /// store, only restarts the search for segments whose records have all expired.
+    /// store, only makes `clean_expired` search again for segments whose records have all expired.
     fn sweep(&mut self, lane: &Lane) {
         let now = lane.now.load(Ordering::Relaxed);
         if now == self.swept {
@@ -524,7 +528,8 @@ fn must_free_places(lane: &Lane) -> bool {
     available.saturating_add(lane.log.quarantined()) < wanted_places(lane)
 }
 
-/// Returns the most urgent claim that finds no space, when nothing can be reclaimed.
+/// Returns the most urgent claim that finds no space. The caller has found that nothing can be
+/// reclaimed.
 fn hopeless(lane: &Lane) -> Claim {
     let finds_nothing = |&claim: &Claim| lane.log.available_places(claim) == 0;
     match must_free_frames(lane) {
@@ -537,9 +542,9 @@ fn hopeless(lane: &Lane) -> Claim {
 }
 
 /// Returns the number of places in the store that writers should find ready. An emptied place is
-/// free only two commits later, so more places than frames are kept ready. In refuse mode, as few
-/// places as frames are kept ready. With more, the cleaner would clean nearly full segments whose
-/// items must be kept.
+/// free only two commits later, so more places than frames are kept ready. In refuse mode, no more
+/// places than frames are kept ready. Items may not be evicted in this mode, so for more places the
+/// cleaner would have to clean nearly full segments.
 fn wanted_places(lane: &Lane) -> usize {
     let share = match (lane.options.engine.when_full, lane.log.store()) {
         (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,

@@ -13,8 +13,8 @@ use crate::cleaner::walk;
 use crate::lane::Lane;
 use larder_log::{Among, SegmentNumber, Stream};
 
-/// Number of live items sampled per segment. If one item in 32 was read, 64 items show no read in
-/// one case of eight.
+/// Number of live items sampled per segment. If one item in 32 of a segment was read, a sample of
+/// 64 items misses all reads in one case of eight. The segment is then evicted early by mistake.
 const SAMPLE: usize = 64;
 /// The largest number of records visited to find the sample, because some may be dead.
 const MOST_WALKED: usize = 8 * SAMPLE;
@@ -39,16 +39,17 @@ impl Cleaner {
         None
     }
 
-    /// Returns the next unexamined segment and its position in the queue. Returns `None` if the
-    /// segments after it hold less than probation's share of the live bytes, or if there is none.
+    /// Returns the oldest unexamined segment of probation and its position in the queue. Returns
+    /// `None` if there is none, or if the segments newer than it hold less than probation's share
+    /// of the live bytes.
     fn next_beyond_share(&self, lane: &Lane) -> Option<(i64, SegmentNumber)> {
         let usage = lane.log.usage();
         let [new, old] = [Stream::Hot, Stream::Survivors].map(|it| usage.live(it, Among::Resident));
         let share = u128::from((new + old) / PROBATION_SHARE);
         let (place, number) = usage.resident_behind(Stream::Hot, self.examined_until)?;
         let (first, last) = usage.resident_places(Stream::Hot)?;
-        // Positions in the queue are assigned in order, so their distance tells approximately how
-        // many bytes followed.
+        // Positions in the queue are assigned in order. So the distance from `place` to the newest
+        // segment tells approximately how many bytes the newer segments hold.
         let part = |from: i64| u128::from(last.abs_diff(from));
         let behind = u128::from(new) * part(place) / part(first).max(1);
         (behind >= share).then_some((place, number))

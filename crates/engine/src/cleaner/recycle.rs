@@ -7,9 +7,10 @@
 use crate::cleaner::state::{Cleaner, Fate, Step};
 use crate::lane::Lane;
 
-/// A segment is recycled if at most this percentage of it is live. Uniform overwrites then take
-/// about three times the memory of the live items, and cleaning copies one byte for every sixteen
-/// written.
+/// A segment is recycled if at most this percentage of it is live. With a lower percentage,
+/// cleaning copies fewer bytes but overwrites take more memory. With 6, cleaning copies one byte
+/// for every sixteen written, and uniform overwrites take about three times the memory of the live
+/// items.
 const RECYCLE_BELOW: usize = 6;
 /// The number of frames that recycling keeps ready or in quarantine. A frame becomes available some
 /// milliseconds after its segment was cleaned.

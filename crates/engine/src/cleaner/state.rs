@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// While probation holds more than 1/`PROBATION_SHARE` of the live bytes, items are evicted from
-/// it.
+/// probation, otherwise from the survivors.
 pub(super) const PROBATION_SHARE: u64 = 10;
 /// The number of frames that writers should find ready.
 pub(crate) const READY_FRAMES: usize = 2;
@@ -27,23 +27,26 @@ pub(super) const MAX_READY_PLACES: usize = 16;
 /// another segment.
 const CLEAN_BELOW: usize = 60;
 /// With a store, the largest percentage of live bytes at which the cleaner cleans a segment instead
-/// of dropping its frame. A segment of values that are often overwritten soon has fewer live bytes.
-/// So the cleaner moves these values before they would remain on the device only.
+/// of dropping its frame. If a segment's values are often overwritten, its share of live bytes
+/// falls below this percentage soon. So the cleaner moves the rest of these values, and they stay
+/// in memory.
 const CLEAN_INSTEAD_OF_DROPPING: usize = 40;
 /// The largest percentage of live bytes at which a segment is cleaned in refuse mode, where nothing
 /// is evicted.
 pub(super) const CLEAN_BELOW_WHEN_REFUSING: usize = 95;
-/// Like [`CLEAN_BELOW_WHEN_REFUSING`], but while updates and deletes have too few places left in
-/// their reserve. The dead bytes that remain are then at most 1% of all segments, which is less
-/// than a reserve has.
+/// Replaces [`CLEAN_BELOW_WHEN_REFUSING`] while the reserve of places for updates and deletes is
+/// short. Dead bytes that are not cleaned then take at most 1% of the space of all segments. A
+/// reserve is larger than that, so these bytes cannot use it up.
 const CLEAN_BELOW_FOR_RESERVE: usize = 99;
 
 /// The result of one step of cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A segment went into quarantine.
+    /// A segment went into quarantine, or a frame was dropped. Also returned for a segment that
+    /// cannot be cleaned, so that the turn continues with other segments.
     Freed,
-    /// A segment can be freed later, when its last appenders or a commit are done.
+    /// Nothing was freed now, but something can be freed later: for example, once a commit has
+    /// ended, or once the threads that still append to a segment have finished.
     Later,
     /// A segment could not be read. Other segments are tried before it is tried again.
     Unreadable,
@@ -103,23 +106,25 @@ pub(crate) struct Cleaner {
     pub(super) reported_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,
-    /// The lane's count of reads and uses of large values, and the number of turns for which the
-    /// cleaner has spared such values since that count changed. Only turns that found nothing else
-    /// to drop are counted.
+    /// The lane's count of reads and uses of large values, as last seen, and the number of turns
+    /// for which the cleaner has spared such values since that count changed. Only turns that found
+    /// nothing else to drop are counted.
     pub(super) spared: (u64, u32),
-    /// The lane's number of look-ups that found an item, when a frame was last dropped.
+    /// The lane's count of hits when a frame was last dropped. If the count has not changed since,
+    /// no record was read, so none is copied before the next frame is dropped.
     pub(super) hits: u64,
     /// Counts of the rate limiters among the items that were considered for eviction.
     pub(super) limiters: LimiterShare,
     /// The position in the probation queue up to which all examined segments had reads by clients.
+    /// The search for a segment without reads continues after it.
     pub(super) examined_until: i64,
 }
 
 /// The state of the work on ends between two turns.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    /// The last durable commit when the segments in quarantine were last examined. The state of
-    /// these segments changes only with a commit.
+    /// The newest durable commit at the time when the segments in quarantine were last examined.
+    /// Their state changes only with a commit, so they are examined again only after the next one.
     pub(super) looked_at: u64,
     /// Bytes of tombstones that moved since dead maps were last made.
     pub(super) moved: u64,
@@ -160,8 +165,8 @@ impl Cleaner {
     }
 }
 
-/// Returns the benefit of cleaning a segment over its cost, `(1-u)·age/(1+u)` with the live share
-/// u.
+/// Returns the ratio of benefit to cost of cleaning a segment: `(1-u)·age/(1+u)`, where u is the
+/// share of live bytes.
 pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
     // The live share is relative to the bytes written, not to the segment's size. Otherwise a
     // partly filled segment without dead bytes would be cleaned repeatedly.

@@ -1,10 +1,11 @@
-//! With a lower device: moves cooled records there, so that new writes find places on the fast one.
+//! With a lower device: moves cold records to it, so that new writes find places on the fast
+//! device.
 //!
 //! A segment's live records go to the survivors, whose new segments are on the lower device. Each
-//! cleaned segment gives back a place on the fast device, and its records that stay there take less
-//! than half a place. No segment is moved while the lower device has only reserved places left, so
-//! the process terminates. Jumbos stay where they are; they are evicted by age like all others when
-//! the store is full.
+//! cleaned segment gives back a place on the fast device, and its records that stay on the fast
+//! device take at most a quarter of a place. So the moves end once enough places are free. They
+//! also end when the lower device has only reserved places left. Jumbos are not moved. When the
+//! store is full, they are evicted by age, like all other segments.
 
 use crate::cleaner::state::{
     Cleaner, Fate, MAX_READY_PLACES, PLACES_SHARE, READY_FRAMES, Step, benefit, cleanable_percent,
@@ -26,8 +27,8 @@ pub(super) fn is_fast_short(lane: &Lane, coming: usize) -> bool {
 }
 
 impl Cleaner {
-    /// Moves cooled records off the fast device, one segment per call, if the fast device is short
-    /// of places and the lower device is not. Returns true if something was moved.
+    /// Moves cold records off the fast device, one segment per call, if the fast device is short of
+    /// places and the lower device is not. Returns true if a segment was emptied.
     pub(super) fn cool(&mut self, lane: &Lane) -> bool {
         if !is_fast_short(lane, lane.log.coming_places(Tier::Fast))
             || lane.log.free_places(Tier::Lower) <= lane.log.spared(Claim::Write)
@@ -52,8 +53,9 @@ impl Cleaner {
     }
 }
 
-/// Returns the segment to evict from next. Moved items have already passed a queue, so there is no
-/// probation: the oldest segment goes first, whichever device it is on.
+/// Returns the segment to evict from next. Items on the lower device have waited in the queue of
+/// the fast device before, so there is no probation: the oldest segment goes first, whichever
+/// device it is on.
 pub(super) fn older(
     lane: &Lane,
     hot: Option<(Stream, SegmentNumber)>,

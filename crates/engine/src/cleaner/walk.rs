@@ -24,8 +24,8 @@ const PROMOTE_AT_WITH_STORE: u8 = 2;
 /// Number of records whose buckets are prefetched together.
 pub(crate) const BATCH: usize = 32;
 
-/// The error for a segment that cannot be read completely. Such a segment must not be freed,
-/// because no record may be lost.
+/// The error for a segment that must not be freed, because it has live records that cannot be read.
+/// Occurs only if [`Lane::may_lose_nothing`] is true; otherwise such records are evicted.
 #[derive(Debug)]
 struct MustStay;
 
@@ -42,7 +42,7 @@ pub(super) fn must_stay(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|source| source.is::<MustStay>())
 }
 
-/// The result of a walk for one record.
+/// What a walk found or did for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decided {
     /// The record was dead already.
@@ -113,9 +113,9 @@ impl Cleaner {
         Ok(complete.then_some(alive_bytes))
     }
 
-    /// Handles unreadable records that the index still leads to after a walk. These records count
-    /// as evicted, unless nothing may be lost. In that case the segment stays, and readers of these
-    /// items get an error.
+    /// Handles unreadable records that the index still leads to after a walk. If
+    /// [`Lane::may_lose_nothing`] is true, the segment stays, and readers of these items get an
+    /// error. Otherwise the records count as evicted.
     fn give_up(
         &mut self,
         lane: &Lane,

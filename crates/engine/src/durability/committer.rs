@@ -32,7 +32,8 @@ enum CommitKind {
 /// time until the next commit.
 const TIME_STEP: u32 = 10;
 
-/// Starts the committer's thread. The thread holds no strong reference to the lane while it waits.
+/// Starts the committer's thread. The thread holds no strong reference to the lane while it waits,
+/// so it does not keep the engine alive.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = &lane.durable else { return Ok(()) };
     let weak = Arc::downgrade(lane);
@@ -64,8 +65,8 @@ fn run(weak: &Weak<Lane>) {
         let healthy = if due || failing { lane.commit() } else { true };
         let wait = match durable.mode() {
             _ if !healthy => Some(RETRY),
-            // In sync mode, this limits the wait of changes that were acknowledged before they are
-            // durable; see `Durable::owe`.
+            // Sync mode needs this wait only for changes that were acknowledged before they are
+            // durable (see `Durable::owe`): it limits the time until a commit covers them.
             Durability::Async | Durability::Sync => Some(durable.interval() / 4),
             Durability::None => None,
         };
@@ -81,8 +82,8 @@ fn run(weak: &Weak<Lane>) {
 
 impl Lane {
     /// Makes everything durable that was written before this call. Returns false if the device
-    /// fails. The committer's thread calls this function. Only simulations and the deletion of
-    /// strays at a start call it directly.
+    /// fails. Apart from the committer's thread, only simulations, tests and the deletion of strays
+    /// at a start call this function.
     pub(crate) fn commit(&self) -> bool {
         let Some(durable) = &self.durable else { return true };
         let _no_other = lock(&self.committing);
@@ -126,8 +127,8 @@ impl Lane {
         match written {
             Ok(written) => {
                 // The commit is durable now. `settle_changes` reads some of its records from their
-                // frames, so it must run before `settle_commit`. That call marks the records as
-                // durable. From then on their frames may be dropped at any moment, because the
+                // frames, so it must run before `settle_commit`. `settle_commit` marks the records
+                // as durable. From then on their frames may be dropped at any moment, because the
                 // committer is no participant of the epochs.
                 self.settle_changes(&mut committer.changes);
                 let now = durable.now_us();
@@ -168,8 +169,8 @@ impl Lane {
         }
     }
 
-    /// Begins an append. Before a failed commit undoes changes, it waits for the end of all appends
-    /// that have begun. Returns `None` while commits fail.
+    /// Begins an append. Returns `None` while commits fail. When a commit fails, the committer
+    /// first waits until all appends that have begun are ended, and then undoes changes.
     #[inline]
     pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
         let Some(durable) = &self.durable else { return Some(participant.appending()) };
@@ -201,7 +202,8 @@ impl Lane {
         }
     }
 
-    /// Tells the index how far versions are leased, once the limit in the superblock is durable.
+    /// Sets the version at which the index asks for the next lease: half a lease below the limit in
+    /// the superblock. Call this only when that limit is durable.
     pub(crate) fn mark_lease(&self) {
         if let Some(store) = self.log.store() {
             let limit = store.superblock().seq_limit;
@@ -282,8 +284,8 @@ impl Lane {
         if lock(&self.committer).ended {
             return Ok(());
         }
-        // After the first commit, emptied segments may be marked as free. The second commit writes
-        // these marks.
+        // The first commit makes the emptying of segments durable. Only then can the second commit
+        // write their free marks.
         for _ in 0..2 {
             if !self.commit_by(durable, CommitKind::Last) {
                 let reason = durable.health();

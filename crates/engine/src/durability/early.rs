@@ -40,7 +40,7 @@ impl Durable {
 }
 
 /// Starts the early writer's thread. The thread holds no strong reference to the lane while it
-/// waits.
+/// waits, so it does not keep the engine alive.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let Some(durable) = lane.durable.as_ref().filter(|it| it.mode() == Durability::Async) else {
         return Ok(());
@@ -72,8 +72,8 @@ fn run(weak: &Weak<Lane>) {
 impl Lane {
     /// In async mode, writes the records appended before this call, so that a crash of the process
     /// does not lose them. Returns true if there was anything to write, or `None` if the write is
-    /// left to the next commit. The early writer's thread calls this function; only simulations
-    /// call it directly.
+    /// left to the next commit. Apart from the early writer's thread, only simulations and tests
+    /// call this function.
     pub(crate) fn write_early(&self) -> Option<bool> {
         let durable = self.durable.as_ref().filter(|it| it.mode() == Durability::Async)?;
         let mut committer = lock(&self.committer);

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The longest time that a commit waits for clients is twice this time, in microseconds. It limits
-/// the wait after a commit that took unusually long.
+/// A commit waits for clients only if all of them are expected back within this time, in
+/// microseconds. It then waits for at most twice this time, even if the last commit took unusually
+/// long.
 const RETURN_MOST_US: u64 = 10_000;
 
 /// The answers that wait for the next commit, as sessions report them.
@@ -55,7 +56,8 @@ impl Durable {
         }
     }
 
-    /// Lets the committer's thread wait until all clients are back, but not longer than expected.
+    /// Lets the committer's thread wait until all clients are back, or until `within_us` after the
+    /// end of the last commit.
     pub(super) fn wait_for_clients(&self, Returning { clients, within_us }: Returning) {
         let answers = &self.answers;
         let until_us = answers.since_us.load(Ordering::Relaxed).saturating_add(within_us);
@@ -85,15 +87,16 @@ pub(super) struct Returning {
 /// return.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
-    /// The number of clients that waited when the last commit ended: for that commit, and for the
-    /// next one.
+    /// The number of clients whose answers waited when the last commit ended. Some of these answers
+    /// waited for that commit, the others for the next one.
     clients: u64,
-    /// The number of answers that waited for the next commit when the last one ended.
+    /// The number of answers that, when the last commit ended, already waited for the commit after
+    /// it.
     held: u64,
     /// The number of answers that wait for the commit under way, and for the commits that failed
     /// before it.
     served: u64,
-    /// The average time between two clients that return, in nanoseconds.
+    /// The average time between the returns of two successive clients, in nanoseconds.
     interval_ns: u64,
 }
 
@@ -118,7 +121,8 @@ impl Gather {
     fn note(&mut self, waiting: u64, delays_us: u64, took_us: u64) {
         let all = self.served + waiting;
         let returned = all.saturating_sub(self.held);
-        // Clients that return at equal intervals have half of the last client's delay on average.
+        // Estimates the delay of the last client as twice the average delay, which is right for
+        // clients that return at equal intervals.
         if let Some(last_us) = delays_us.saturating_mul(2).checked_div(returned) {
             // The interval is limited, because the first client after a pause says nothing about
             // the others.
@@ -130,7 +134,7 @@ impl Gather {
     }
 
     /// Returns the clients that the next commit should wait for; `None` if it should begin at once.
-    /// `commit_us` is the duration of a commit.
+    /// `commit_us` is the duration of the last commit.
     pub(super) fn returning(&self, commit_us: u64) -> Option<Returning> {
         let all_us = self.clients.saturating_mul(self.interval_ns) / 1000;
         let are_fast = self.clients > 1 && all_us <= (commit_us / 4 * 3).min(RETURN_MOST_US);
@@ -194,7 +198,8 @@ mod tests {
         assert_eq!(clients(&gather), None);
     }
 
-    /// Requests that arrive independently of the replies gain nothing if a commit waits for more.
+    /// If requests arrive independently of the replies, a commit gains nothing by waiting for more
+    /// requests.
     #[test]
     fn a_commit_waits_for_no_steady_stream() {
         let mut gather = Gather::default();

@@ -27,16 +27,16 @@ pub struct StoreOptions {
     pub forget: Vec<LaneNumber>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// In async mode: a crash loses at most the writes acknowledged during the last interval of
-    /// this length.
+    /// In async mode, a crash of the machine loses at most the writes acknowledged during the last
+    /// interval of this length.
     pub sync_interval: Duration,
     /// True if a damaged store is opened even with [`WhenFull::Refuse`](crate::WhenFull::Refuse).
     /// The damaged records are lost.
     pub accept_damage: bool,
     /// The clock that measures `sync_interval`.
     pub clock: MonotonicClock,
-    /// The machine's clocks at the start. [`Engine::opened_at`](crate::Engine::opened_at) returns
-    /// the time of the store at that moment.
+    /// What the machine's clocks show when the engine is opened. The store keeps a time of its own.
+    /// [`Engine::opened_at`](crate::Engine::opened_at) returns that time at the moment of `opened`.
     pub opened: MachineTime,
 }
 
@@ -47,8 +47,8 @@ pub struct StoreDevice {
     pub name: String,
     /// The device itself.
     pub device: Arc<dyn Device>,
-    /// A slower and larger device below this one, to which the lane moves cooled records. A store
-    /// may get a lower device at a later start, and needs it from then on.
+    /// A slower and larger device below this one, to which the lane moves cold records. A store may
+    /// get a lower device at a later start, and needs it from then on.
     pub lower: Option<LowerDevice>,
     /// Random numbers for a store that is created on this device. They become its identity and the
     /// secret of its checksums.

@@ -17,8 +17,9 @@ use std::task::Waker;
 use std::thread::Thread;
 use std::time::Duration;
 
-/// A busy thread delays its commit request by up to `GATHER` × the duration of the last commit.
-/// More requests then share the commit, whose cost is mostly processor time.
+/// A busy thread delays its commit request by up to `GATHER` × the duration of the last commit. The
+/// commit then covers the changes of more client requests. This saves processor time, which is most
+/// of a commit's cost.
 const GATHER: u64 = 8;
 /// The longest time for which a busy thread delays its commit request, in microseconds.
 const GATHER_MOST_US: u64 = 2000;
@@ -79,10 +80,10 @@ pub(crate) struct Durable {
     pub(super) wanted: AtomicBool,
     pub(super) thread: Mutex<Option<Thread>>,
     pub(super) early: EarlyWriterState,
-    /// In sync mode: the time since which there are acknowledged changes that no commit covers, in
-    /// microseconds of the clock; 0 if there are none. See [`Durable::owe`].
+    /// In sync mode, the time of the oldest acknowledged change that no commit covers, in
+    /// microseconds, from [`Durable::now_us`]; 0 if there is none. See [`Durable::owe`].
     pub(super) owed_since: AtomicU64,
-    /// Everything written before this time is durable, in microseconds of the clock.
+    /// A time of [`Durable::now_us`], in microseconds. Everything written before it is durable.
     pub(super) synced_until: AtomicU64,
     pub(super) commits: AtomicU64,
     pub(super) answers: WaitingAnswers,
@@ -128,7 +129,8 @@ impl Durable {
         self.store.common.durability
     }
 
-    /// Returns the sync interval of async mode.
+    /// Returns the sync interval, which limits the age of acknowledged changes that are not
+    /// durable.
     pub(super) fn interval(&self) -> Duration {
         self.store.common.sync_interval
     }
@@ -206,7 +208,7 @@ impl Durable {
         }
     }
 
-    /// Returns the age of the oldest byte that may not be durable.
+    /// Returns the largest possible age of a byte that is not durable.
     pub(crate) fn unsynced_age(&self) -> Duration {
         let now = self.now_us();
         Duration::from_micros(now.saturating_sub(self.synced_until.load(Ordering::Relaxed)))
@@ -274,7 +276,7 @@ impl Durable {
         (at(50), at(99))
     }
 
-    /// Returns the times of the lane's devices and the sizes of its commits.
+    /// Returns histograms of the times of the lane's device calls and of the sizes of its commits.
     pub(crate) fn histograms(&self) -> StoreHistograms {
         self.store.times.with_commits(self.commit_bytes.read())
     }

@@ -55,7 +55,8 @@ fn a_commit_request_before_the_committer_is_known_is_served() {
     assert!(heard, "the committer sleeps for ever");
 }
 
-/// The wait would end in ten minutes, so the test ends only if the reports end the wait.
+/// The committer waits until all four answers are reported, or for ten minutes. So if the reports
+/// did not wake it, this test would not end.
 #[test]
 fn reports_of_all_clients_end_the_committers_wait() {
     let engine = engine();

@@ -4,7 +4,7 @@ use crate::durability::{LowerDevice, StoreDevice};
 use larder_disk::{Device, DeviceHistograms, DeviceTimes, Histogram, MonotonicClock, Timed};
 use std::sync::Arc;
 
-/// The times of the calls of a lane's devices. The devices continue to record their calls here.
+/// Histograms of how long calls to a lane's devices take. The devices add each further call.
 #[derive(Clone, Debug)]
 pub(crate) struct TierTimes {
     fast: Arc<DeviceTimes>,
@@ -14,23 +14,23 @@ pub(crate) struct TierTimes {
 /// Histograms of a lane's store since it was opened. `stats reset` does not change them.
 #[derive(Clone, Debug)]
 pub struct StoreHistograms {
-    /// The times of the calls of the lane's device.
+    /// The durations of calls to the lane's device.
     pub fast: DeviceHistograms,
-    /// The times of the calls of the lane's lower device, if the lane has one.
+    /// The durations of calls to the lane's lower device, if the lane has one.
     pub lower: Option<DeviceHistograms>,
-    /// The bytes of records that each commit made durable, with the trailers around them.
+    /// The number of bytes that each commit made durable: records and their trailers.
     pub commit_bytes: Histogram,
 }
 
 impl TierTimes {
-    /// Returns histograms of the times so far, and the given sizes of commits.
+    /// Returns the histograms of durations as they are now, together with `commit_bytes`.
     pub(crate) fn with_commits(&self, commit_bytes: Histogram) -> StoreHistograms {
         let lower = self.lower.as_ref().map(|times| times.read());
         StoreHistograms { fast: self.fast.read(), lower, commit_bytes }
     }
 }
 
-/// Times the calls of a lane's devices.
+/// Wraps a lane's devices, so that the durations of all calls to them are recorded.
 pub(crate) fn timed(given: StoreDevice, clock: &MonotonicClock) -> (StoreDevice, TierTimes) {
     let timed = |device| {
         let timed = Timed::new(device, clock.clone());

@@ -36,8 +36,9 @@ impl Lane {
                 match self.older.size_of_dead(before) {
                     _ if taken_back => continue,
                     Some(size) => before_size = size,
-                    // The record behind the older slot turned out to be another key's, and has
-                    // moved since. So only the new version is removed.
+                    // `before` led to the record of another key, and that record has moved since.
+                    // So there is no older version of this key to put back, and only the new one is
+                    // removed.
                     None => {
                         guard.remove(place, was_item);
                         continue;
@@ -49,8 +50,8 @@ impl Lane {
             }
             let segment = self.log.segment(before.segment());
             if !change.before_is_item && segment.durable() as usize > before.offset() {
-                // The slot held a tombstone whose commit has settled. If it were put back, nothing
-                // would ever remove it from the index.
+                // Before the change, the slot led to a tombstone whose commit has settled. If it
+                // were put back, nothing would ever remove it from the index.
                 guard.remove(place, was_item);
                 self.log.note_end(before.segment(), before_size as usize);
                 self.log.note_changed(before.segment());
@@ -63,8 +64,8 @@ impl Lane {
         }
     }
 
-    /// Forgets the changes that the commit in flight covers, and removes its tombstones from the
-    /// index. The commit was synced and is not settled yet.
+    /// Forgets the changes that the commit in flight covers, and removes the tombstones among them
+    /// from the index. The commit was synced and is not settled yet.
     pub(super) fn settle_changes(&self, changes: &mut Vec<Change>) {
         changes.retain(|change| {
             if !self.log.is_closed(change.address) {

@@ -1,4 +1,4 @@
-//! Requests to drain or keep devices, and the states of lanes.
+//! Requests to drain devices or to cancel drains, and the states of lanes.
 
 use crate::Health;
 use larder_log::format::LaneNumber;
@@ -6,7 +6,8 @@ use std::fmt;
 use std::io;
 use std::task::Waker;
 
-/// Time after which a failure that no session has fetched is dropped, in microseconds.
+/// Time after which a failed request is dropped, in microseconds, if no session has fetched its
+/// error.
 const STALE_US: u64 = 1_000_000;
 
 /// The state of a lane.
@@ -24,7 +25,7 @@ pub struct LaneState {
     pub drained: bool,
     /// The health of the lane's device.
     pub health: Health,
-    /// The size of the lane's device, in bytes.
+    /// The size of the lane's device and of its lower device together, in bytes.
     pub capacity: u64,
     /// The number of items in the lane's index.
     pub items: u64,
@@ -43,7 +44,7 @@ pub enum DrainError {
     },
     /// The device is the only one left.
     Last,
-    /// The store's devices could not record the change.
+    /// The changed table of lanes could not be written to the store's devices.
     Device(io::Error),
 }
 
@@ -170,7 +171,8 @@ impl Drains {
         Some(self.requests.remove(at))
     }
 
-    /// Notes a request, and the opposite one that it cancelled.
+    /// Adds a session's request. If it cancelled the opposite request, `cancelled` is that request,
+    /// and its sessions wait for the end of the new one.
     pub(super) fn ask(
         &mut self,
         name: &str,
@@ -204,8 +206,8 @@ impl Drains {
         }
     }
 
-    /// Begins the oldest request. Returns the device's name, and true if the device is to be
-    /// drained, false if it is to be kept.
+    /// Begins the oldest request. Returns the device's name, and true to drain the device or false
+    /// to cancel its drain.
     pub(super) fn begin(&mut self) -> Option<(String, bool)> {
         let request = self.requests.iter_mut().find(|request| request.is_asked())?;
         request.state = DrainState::Begun;

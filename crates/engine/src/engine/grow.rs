@@ -17,9 +17,9 @@ use std::task::Waker;
 use std::thread;
 
 impl Engine {
-    /// Grows a device of the store to `bytes`, and waits until that is done. Clients are served
-    /// meanwhile. `name` is the device's name or the number of its lane; a single device needs no
-    /// name. The new space may be used at once.
+    /// Grows a device of the store to `bytes`. Waits until the growth has ended; clients are served
+    /// meanwhile. `name` is the device's name or the number of its lane. It may be `None` if the
+    /// store has a single device. The new space may be used at once.
     ///
     /// # Errors
     /// See [`GrowError`].
@@ -79,7 +79,8 @@ impl Engine {
                 (request.name.clone(), request.bytes, request.size)
             };
             let result = match self.grow(name.as_deref(), bytes) {
-                // Another request has meanwhile made the device even larger, so this request is
+                // When this request was made, `bytes` was not less than the device's size. Since
+                // then another request has made the device larger than `bytes`, so this request is
                 // fulfilled.
                 Err(GrowError::Refused(LogError::Smaller { .. }))
                     if size.is_some_and(|size| bytes >= size) =>

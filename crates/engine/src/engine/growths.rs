@@ -4,14 +4,15 @@ use larder_log::GrowError as LogError;
 use std::fmt;
 use std::task::Waker;
 
-/// Time after which a failure that no session has fetched is dropped, in microseconds.
+/// Time after which a failed request is dropped, in microseconds, if no session has fetched its
+/// error.
 const STALE_US: u64 = 1_000_000;
-/// Time after which a success is dropped although a session waits for it, in microseconds. The
-/// session's client has probably left. A session that calls later makes a new request, which
-/// changes nothing.
+/// Time after which a fulfilled request is dropped, in microseconds, although a session has not
+/// fetched the result. The session's client has probably left. If a session calls later, it makes a
+/// new request. This does no harm, because the device already has the requested size.
 const GRANTED_STALE_US: u64 = 60_000_000;
 
-/// The reason why a device does not grow. The store in use is unchanged.
+/// The reason why a device does not grow. The store continues with its present size.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
@@ -99,8 +100,9 @@ impl GrowRequest {
 }
 
 impl Growths {
-    /// Returns the result of this session's request, once. A success is kept for the other sessions
-    /// that wait for it. A failure is dropped, so their next call is a new request.
+    /// Returns the result of this session's request, and only once. A success stays here for the
+    /// other sessions that wait for it. A failure is removed, so the next call of each other
+    /// session is a new request.
     pub(super) fn answer(
         &mut self,
         name: Option<&str>,

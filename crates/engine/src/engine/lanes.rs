@@ -7,9 +7,10 @@ use larder_log::format::{LaneNumber, Lanes, MAX_LANES, PARTITIONS, Superblock};
 use larder_log::recover::read_superblock;
 use std::ops::Range;
 
-/// Added to the table's version when a lane is forgotten. If the lost lane turns up again, it is
-/// thus recognised as out of date. The lost lane may have a higher version than the other lanes,
-/// because it may have recorded changes that failed on them. The difference is far below `AHEAD`.
+/// Added to the version of the table of lanes when a lane is forgotten. So if the lost lane turns
+/// up again, Larder recognises its table as out of date. The lost lane may have a higher version
+/// than the other lanes had, because it may have written tables that could not be written to the
+/// other lanes. The difference is far below `AHEAD`.
 const AHEAD: u64 = 1 << 32;
 
 /// A device that has a store, and its superblock.
@@ -32,8 +33,8 @@ pub(crate) struct Member<'a> {
 pub(crate) struct Assembled<'a> {
     /// The lanes, sorted by lane number.
     pub(crate) lanes: Vec<Member<'a>>,
-    /// The table of lanes in all superblocks while the lanes are opened. This table still names the
-    /// previous owners.
+    /// The table of lanes in all superblocks while the lanes are opened. It still names lanes that
+    /// are being forgotten as owners of their partitions.
     pub(crate) opening: Lanes,
     /// The table of lanes once the engine serves clients.
     pub(crate) table: Lanes,
@@ -73,8 +74,9 @@ pub(crate) fn assemble(
         // At least one lane must hold the keys.
         table.draining = 0;
     }
-    // In a new store no partition has an owner. In an existing store, a partition may belong to a
-    // lane that was just removed, because it was joining and never served.
+    // In a new store no partition has an owner. In an existing store, a partition may belong to one
+    // of the `unserved` lanes, which were just removed: an earlier start gave it to that lane, but
+    // ended before it served clients.
     give_away_lost(&mut table, &capacities, stores.is_empty());
     if table != known && !table.is_alone() || lanes.len() > 1 && table.is_alone() {
         if table.set == 0 {
@@ -255,10 +257,14 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(LaneNumber, u64)]) -> Vec<(La
 
 /// Returns the next partitions to move, with the lanes they move from and to. Returns `None` if no
 /// lane has partitions to give, or no other lane can receive them. A lane that is not draining
-/// gives partitions only if it has at least `run` more than its share. The partitions lie within
-/// one aligned run of `run` partitions, and are as many as can move together. `usable` tells
-/// whether a lane takes part in motions, `receives` whether it accepts partitions. `allowed` gets
-/// the first partition of a candidate, and tells whether the candidate may move.
+/// gives partitions only if it has at least `run` more than its share.
+///
+/// All returned partitions lie in one aligned block of `run` partitions. They are as many
+/// successive partitions of the lane as this block has.
+///
+/// `usable` tells whether a lane takes part in motions, and `receives` whether it accepts
+/// partitions. `allowed` gets the number of the first of the successive partitions, and tells
+/// whether they may move.
 pub(crate) fn next_motion(
     table: &Lanes,
     capacities: &[(LaneNumber, u64)],

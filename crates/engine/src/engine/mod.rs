@@ -37,13 +37,13 @@ pub struct Engine {
     pub(crate) partitions: Partitions,
     /// The memory limit of all lanes together, in bytes.
     memory: AtomicU64,
-    /// Locked while the memory is divided among the lanes. Otherwise a division by an earlier limit
-    /// could end last.
+    /// Locked while the memory is divided among the lanes. Without this lock, a division of an
+    /// earlier memory limit could end after that of the present limit and replace its shares.
     sharing: Mutex<()>,
     /// The table of lanes, as in the superblock of every lane.
     pub(crate) table: Mutex<Lanes>,
-    /// Held while the table is written to the devices. This lock is separate from `table`, so that
-    /// readers of the table do not wait for a device.
+    /// Locked while the table is written to the devices. Separate from `table`, so that readers of
+    /// the table do not wait for a device.
     pub(crate) table_writer: Mutex<()>,
     /// Locked while the mover takes a step, which may wait for a device, and by callers that must
     /// not see a half-done step.
@@ -51,7 +51,7 @@ pub struct Engine {
     pub(crate) mover_thread: OnceLock<Thread>,
     /// Sessions waiting for the mover's step to end.
     step_waiting: Mutex<Vec<Waker>>,
-    /// Requests to the mover to drain or keep devices, and those that failed.
+    /// Requests to the mover to drain devices or to cancel drains, and requests that failed.
     pub(crate) drains: Mutex<Drains>,
     pub(crate) growths: Mutex<Growths>,
     recovered: Option<Recovered>,
@@ -93,8 +93,8 @@ impl Engine {
         self.lanes.iter().map(|lane| lane.stats()).collect()
     }
 
-    /// Returns the times of the devices and the sizes of commits, in the order of
-    /// [`Engine::lanes`]; nothing without a store.
+    /// Returns each lane's histograms of the times of device calls and of the sizes of commits, in
+    /// the order of [`Engine::lanes`]; nothing without a store.
     pub fn store_histograms(&self) -> Vec<StoreHistograms> {
         let stores = self.lanes.iter().filter_map(|lane| lane.durable.as_ref());
         stores.map(Durable::histograms).collect()
@@ -105,8 +105,8 @@ impl Engine {
         self.lanes.iter().for_each(|lane| lane.reset_stats());
     }
 
-    /// Changes the memory limit while running (`cache_memlimit`), in bytes. The cleaners evict any
-    /// excess in the background.
+    /// Changes the memory limit to `bytes` while the engine is in use (`cache_memlimit`). If more
+    /// memory is in use, the cleaners free it in the background.
     ///
     /// # Errors
     /// If the limit is too small for the lanes or for the largest item, or more than four times the
@@ -162,13 +162,14 @@ impl Engine {
         (budget.buffers_held(), budget.buffers_limit())
     }
 
-    /// Returns the limit, in bytes, for values that are arriving.
+    /// Returns the limit, in bytes, for all arriving values together. See
+    /// [`Engine::charge_arriving`].
     pub fn arriving_limit(&self) -> u64 {
         self.lanes[0].budget.arriving_limit()
     }
 
     /// Returns the bytes charged against the memory limit. [`Engine::stats`] has the same number,
-    /// but also examines the store.
+    /// but takes longer, because it also examines the store.
     pub fn memory_used(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.budget.used()).sum()
     }
@@ -196,8 +197,8 @@ impl Engine {
         self.lanes[0].max_value_len(key_len)
     }
 
-    /// Returns the length above which values are filled in place: see
-    /// [`Session::large_value`](crate::Session::large_value).
+    /// Returns the length, in bytes, above which a value gets memory of its own, which is filled
+    /// while its bytes arrive. See [`Session::large_value`](crate::Session::large_value).
     pub fn large_value_threshold(&self) -> usize {
         let thresholds = self.lanes.iter().map(|lane| lane.large_value_threshold());
         thresholds.min().unwrap_or(usize::MAX)
@@ -290,9 +291,10 @@ impl Engine {
         Ok((table.is_draining(number) != draining).then_some(number))
     }
 
-    /// Asks the mover's thread for [`Engine::drain`] or [`Engine::keep`]. Returns `NeedsSpace`
-    /// until the mover has tried. A new request cancels an opposite request for the same device.
-    /// If the opposite request has already begun, the new one follows it instead.
+    /// Asks the mover's thread to call [`Engine::drain`] or [`Engine::keep`]. Returns `NeedsSpace`
+    /// until the mover has changed the table of lanes or has failed to. A new request cancels an
+    /// opposite request for the same device. If the opposite request has already begun, the new one
+    /// follows it instead.
     pub(crate) fn request_drain(
         &self,
         name: &str,
@@ -436,8 +438,9 @@ impl Engine {
         (at < self.lanes.len()).then_some(at)
     }
 
-    /// Returns how many segments were examined to find out which ones to write, free or report.
-    /// Examining a segment twice counts twice.
+    /// Returns how often background work has examined a segment, for example to decide whether to
+    /// write or free it. A benchmark measures with this number how the work grows with the size of
+    /// the store.
     pub fn segments_looked_at(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
     }
@@ -454,8 +457,9 @@ impl Engine {
         self.lanes[lane].open_commit()
     }
 
-    /// Returns the largest number of memory requests that any lane has made so far.
-    /// [`Engine::open_refusing_memory`] counts the requests of each lane separately.
+    /// Returns the number of memory requests of the lane that has made the most. The other lanes do
+    /// not matter, because [`Engine::open_refusing_memory`] counts the requests of each lane
+    /// separately.
     pub fn memory_requests(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.memory_requests()).max().unwrap_or(0)
     }

@@ -25,17 +25,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Parameters of an opening. Only simulations use other values than [`Engine::open`] does.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
-    /// Number of the memory request that each lane refuses, counted from 1; 0 refuses none.
+    /// Each lane refuses its memory request with this number, counted from 1; 0 refuses none.
     refuse: u64,
     /// Number of threads that read each lane during recovery.
     threads: usize,
 }
 
 impl Engine {
-    /// Opens an engine and starts its threads, which end when the last handle is dropped.
+    /// Opens an engine and starts its threads. They end when the last handle of the engine, an
+    /// `Arc`, is dropped.
     ///
     /// # Errors
-    /// If the options do not fit together, or there is no memory.
+    /// If the options do not fit together, if the operating system provides no memory or no thread,
+    /// or if the store cannot be used. See [`OpenError`].
     pub fn open(options: Options) -> Result<Arc<Engine>, OpenError> {
         Self::open_with_progress(options, &mut |_| {})
     }
@@ -65,8 +67,8 @@ impl Engine {
         Self::build(options, Opening { refuse: 0, threads: 1 }, &mut |_| {})
     }
 
-    /// As [`Engine::open_without_threads`], but each lane refuses its `nth` request for memory that
-    /// may fail; 0 refuses none. For simulations of memory shortage.
+    /// As [`Engine::open_without_threads`], but each lane counts those of its memory requests that
+    /// may fail, and refuses the `nth` one; 0 refuses none. For simulations of memory shortage.
     ///
     /// # Errors
     /// As [`Engine::open`].
@@ -140,8 +142,8 @@ impl Engine {
 }
 
 /// Returns the memory limit that an engine needs, in bytes, so that the lane at `position` gets at
-/// least `share` bytes. `lanes` has the minimum of each lane, in bytes, and the number of
-/// partitions that it owns, as for [`memory_shares`].
+/// least `share` bytes. `lanes` has two numbers for each lane, as in [`memory_shares`]: its minimum
+/// in bytes, and the number of partitions that it owns.
 fn memory_for(share: u64, max_item_size: u64, lanes: &[(u64, usize)], position: usize) -> u64 {
     let least = |&(least, _): &(u64, usize)| least.max(max_item_size * 2);
     let all: u64 = lanes.iter().map(least).sum();
@@ -173,8 +175,9 @@ fn open_lanes_in_memory(
             memory,
             memory_of_all: options.memory,
             hash_seed: options.hash_seed,
-            // `memory` also bounds what a lane may get later. Without a store no partition moves,
-            // so a lane never gets memory of another lane.
+            // With a store, a lane whose partitions increase gets memory of other lanes, up to
+            // `engine.memory`. Without a store no partition moves, so `engine.memory` is only the
+            // lane's own share.
             engine: Options { memory, ..options.clone() },
         };
         Lane::open(lane, None, &buffers, opening.refuse, progress)
@@ -183,7 +186,8 @@ fn open_lanes_in_memory(
 }
 
 /// Opens the lanes of a store in parallel. New lanes are created last, when the superblocks of the
-/// existing lanes already list them.
+/// existing lanes already list them. So if this start ends early, the next start knows every lane
+/// that was created.
 fn open_lanes(
     options: &Options,
     store: &StoreOptions,

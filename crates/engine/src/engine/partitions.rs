@@ -1,4 +1,4 @@
-//! The partition table in memory, which tells every look-up the lane that owns a key.
+//! The partition table in memory, which tells every look-up which lane owns the key.
 
 use crate::key::Key;
 use crate::lock::lock;
@@ -8,25 +8,26 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::Waker;
 
-/// Takes the place of a lane's position while a partition is moving: no lane shows its keys.
+/// The value in [`Partitions::lanes`] of a partition that is moving. No lane shows the keys of such
+/// a partition.
 const CLOSED: u8 = u8::MAX;
 
 /// The partition table in memory.
 #[derive(Debug)]
 pub(crate) struct Partitions {
-    /// For each partition, the position of its lane among the engine's lanes, or [`CLOSED`].
+    /// For each partition, the index of its lane among the engine's lanes, or [`CLOSED`].
     lanes: Box<[AtomicU8]>,
     /// Number of calls of [`Partitions::close`] so far.
     closings: AtomicU32,
-    /// For each partition, the number of the last call of [`Partitions::close`] that closed it; 0
-    /// for none.
+    /// For each partition, the value that its last closing stored in `closings`; 0 if the partition
+    /// was never closed.
     closed_at: Box<[AtomicU32]>,
     /// True if no partition ever moves.
     fixed: bool,
-    /// True if closed partitions may not open for a long time, because a device fails or the mover
-    /// has ended.
+    /// True if closed partitions may stay closed for a long time, because a device fails or the
+    /// mover has ended.
     stuck: AtomicBool,
-    /// Wakers of calls that wait for moving partitions.
+    /// Wakers of calls that wait until partitions are opened.
     waiting: Mutex<Vec<Waker>>,
 }
 
@@ -67,13 +68,13 @@ impl Partitions {
         self.owner(partition) == usize::from(CLOSED)
     }
 
-    /// Returns the number of closings so far.
+    /// Returns the number of calls of [`Partitions::close`] so far.
     pub(crate) fn closings(&self) -> u32 {
         self.closings.load(Ordering::Acquire)
     }
 
-    /// Returns true if the partition has not been closed since [`Partitions::closings`] returned
-    /// `closings`.
+    /// Returns true if the partition has not been closed since the caller got `closings` from
+    /// [`Partitions::closings`].
     pub(crate) fn has_stayed(&self, partition: usize, closings: u32) -> bool {
         self.closed_at[partition].load(Ordering::Acquire) <= closings
     }
@@ -103,7 +104,7 @@ impl Partitions {
         self.wake();
     }
 
-    /// Notes that closed partitions may not open for a long time, because a device fails or the
+    /// Notes that closed partitions may stay closed for a long time, because a device fails or the
     /// mover has ended. Wakes the waiting calls.
     pub(crate) fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
@@ -116,8 +117,8 @@ impl Partitions {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Registers `waker` for the next time that partitions are opened. Returns false if moving
-    /// partitions are stuck, so that they may never open.
+    /// Registers `waker` for the next time that partitions are opened. Returns false if closed
+    /// partitions are stuck: they may never open, so the caller should not wait.
     pub(crate) fn wait(&self, waker: &Waker) -> bool {
         if self.stuck.load(Ordering::Acquire) {
             return false;
@@ -127,8 +128,8 @@ impl Partitions {
             waiting.push(waker.clone());
         }
         drop(waiting);
-        // The last closed partition may have been opened, or may have become stuck, just before the
-        // waker was added. Then no later event would wake it, so it is woken here.
+        // Just before the waker was added, another thread may have opened the last closed partition
+        // or called `set_stuck`. Then nothing may call `wake` later, so this call does.
         let nothing_closed = !self.lanes.iter().any(|lane| lane.load(Ordering::Acquire) == CLOSED);
         if nothing_closed || self.stuck.load(Ordering::Acquire) {
             self.wake();
@@ -143,9 +144,9 @@ mod tests {
     use std::collections::HashSet;
     use std::task::Waker;
 
-    /// Partition and stripe both come from the top bits of the hash. So the keys of one of eight
-    /// lanes use only an eighth of its stripes. Eight lanes together must use as many stripes as a
-    /// single lane.
+    /// Partition and stripe both come from the top bits of the hash. So each of eight lanes uses
+    /// only an eighth of its stripes. All eight lanes together must use as many stripes as a single
+    /// lane.
     #[test]
     fn many_lanes_fill_as_many_stripes_as_one_lane() {
         let stripes = |lanes: usize| {

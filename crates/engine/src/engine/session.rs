@@ -78,8 +78,8 @@ impl Session {
     }
 
     /// Tells the engine that the caller no longer uses the items that calls have returned. Some of
-    /// these items are copies. Their memory can then be reused in this turn. [`Session::tick`] does
-    /// the same.
+    /// these items are copies, and the engine can then reuse their memory in the same turn.
+    /// [`Session::tick`] does the same.
     #[inline]
     pub fn forget_items(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::forget_items);
@@ -107,7 +107,8 @@ impl Session {
     }
 
     /// Returns the outcome of a call whose key is moving between lanes. The caller repeats the call
-    /// when the key has arrived. The call is refused if the move waits for a failing device.
+    /// when the session's waker is woken. The call is refused if the move is stuck, because a
+    /// device fails or the mover has ended.
     #[inline(always)]
     pub(crate) fn on_its_way<T>(&self) -> Outcome<T> {
         self.wait_for_arrival().for_any()
@@ -129,8 +130,8 @@ impl Session {
         }
     }
 
-    /// Second stage of a batch: brings the key's record into the processor's cache, and notes its
-    /// slot in the key.
+    /// Second stage of a batch: brings the key's record into the processor's cache, and notes the
+    /// record's slot in `key` as a hint.
     #[inline]
     pub fn prefetch_record(&self, key: &mut Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -147,7 +148,8 @@ impl Session {
         }
     }
 
-    /// As [`Session::fetch_record`], for a key that a set overwrites without needing the old value.
+    /// As [`Session::fetch_record`], for a key that a set overwrites. Does not read the old record
+    /// from a device if the set can replace it unread.
     #[inline]
     pub fn fetch_overwritten(&self, key: &mut Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -155,8 +157,8 @@ impl Session {
         }
     }
 
-    /// Prefetches the lock of the key's stripe for writing, shortly before a write of the key. A
-    /// prefetch that comes too early is useless: other processors take the cache line back.
+    /// Prefetches the writers' lock of the key's stripe. The caller does so shortly before it
+    /// writes the key: after an early prefetch, other processors may take the cache line back.
     #[inline]
     pub fn prefetch_lock(&self, key: &Key<'_>) {
         if let Some(lane) = self.lane(key) {
@@ -211,11 +213,11 @@ impl Session {
         bump(&self.lanes[0].counters.store_too_large, 1);
     }
 
-    /// Flushes all items written before now, or at time `at` those written before `at`. A later
-    /// call replaces an earlier one that is not due yet. The caller must not report success before
-    /// the commits of all returned points are durable. If one of these commits fails, the items are
-    /// gone nevertheless, but a crash may bring them back until a later commit of the same lane
-    /// succeeds.
+    /// Removes all items, at once or at the time `at`. A later call replaces an earlier one that is
+    /// not due yet. Returns the commits that make the flush durable: at most one per lane. The
+    /// caller must not report success before all of them are durable. If one of them fails, its
+    /// lane's items are gone nevertheless, but a crash may bring them back until a later commit of
+    /// the lane succeeds.
     pub fn flush_all(&self, at: Option<UnixSeconds>) -> Outcome<SmallVec<[CommitPoint; 1]>> {
         let Some(_still) = self.engine.pause_mover(&self.waker) else { return Outcome::NeedsSpace };
         bump(&self.lanes[0].counters.cmd_flush, 1);
@@ -243,7 +245,7 @@ impl Session {
         late.count() == 0
     }
 
-    /// Starts to empty the device of this name, or cancels that if `draining` is false; see
+    /// Starts to drain the device of this name, or ends its drain if `draining` is false; see
     /// [`Engine::drain`] and [`Engine::keep`]. The call must be repeated until the devices have
     /// recorded the change.
     pub fn drain(&self, name: &str, draining: bool) -> Outcome<Result<(), DrainError>> {
@@ -256,9 +258,9 @@ impl Session {
         self.engine.request_grow(name, bytes, &self.waker)
     }
 
-    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if the value
-    /// is larger than the largest item. `key` is the key that the value will probably be stored
-    /// under. The memory is charged as the value [grows](Session::grow_large).
+    /// Returns memory for a value of `len` bytes, which the caller fills as the bytes arrive;
+    /// `None` if the value is larger than the largest item. The value will probably be stored under
+    /// `key`. The caller charges the memory in steps, with [`Session::grow_large`].
     pub fn large_value(&self, key: Option<&Key<'_>>, len: usize) -> Outcome<Option<LargeValue>> {
         let lane = key.and_then(|key| self.lane(key)).unwrap_or(&self.lanes[0]);
         lane.large_value(len)
@@ -272,7 +274,7 @@ impl Session {
         lane.unwrap_or(&self.lanes[0]).grow_large(large, filled)
     }
 
-    /// Returns the waker that is woken when a call that had to wait may be repeated.
+    /// Returns the waker that the engine wakes when an unfinished call may be repeated.
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -286,9 +288,10 @@ impl Session {
         }
     }
 
-    /// Wakes the session's waker once when the state of any commit of the point's lane has changed.
-    /// Also notes that an answer waits for the commit of `point`. The commit is requested when the
-    /// thread sleeps, or soon after this call if the thread stays busy.
+    /// Registers the session's waker. It is woken once, at the next change of state of any commit
+    /// of the point's lane. Also notes that an answer to a client waits for the commit of `point`.
+    /// The session requests this commit when the thread sleeps, or soon after this call if the
+    /// thread stays busy.
     #[inline]
     pub fn wake_on_commit(&self, point: CommitPoint) {
         if let Some(lane) = self.lanes.get(point.lane as usize) {
@@ -309,48 +312,50 @@ impl Session {
     }
 
     /// Returns how long a thread without work should wait before it [sleeps](Session::sleep);
-    /// `None` if it should sleep at once. Sleeping requests the commit that answers [wait
-    /// for](Session::wake_on_commit). If the thread waits first, that commit covers more answers.
-    /// There are three reasons to wait:
-    /// - The thread has not yet looked for work once more in this turn. The duration is then zero.
+    /// `None` if it should sleep at once. When a session sleeps, it requests the commit for which
+    /// its answers [wait](Session::wake_on_commit). If the thread waits first, this commit covers
+    /// more answers. There are three reasons to wait:
+    /// - This is the first call in this turn. The duration is then zero, so that the thread looks
+    ///   for work once more.
     /// - The last commit released many clients, and most of them have not sent their next request.
     ///   The thread waits for them, at most as long as a busy thread would delay the commit.
     /// - Most of the thread's recent answers waited for no commit, so a client is likely to send a
     ///   request soon. The thread waits a moment for it.
     ///
-    /// This call requests the commit of each lane that has no reason to wait, even if the thread
-    /// waits for another lane.
+    /// This call requests the commit of each lane for which no reason holds, even if the thread
+    /// waits because of another lane.
     #[inline]
     pub fn lingers(&mut self) -> Option<Duration> {
         self.lanes.iter_mut().fold(None, |longest, lane| lane.lingers().max(longest))
     }
 
     /// Returns true if a thread that has called [`Session::sleep`] should look for work again
-    /// instead of blocking, because an event is due at any moment. Such events are the end of one
-    /// of many reads, the commit that answers wait for, and the next requests of the clients that
-    /// this commit released. Blocking would delay clients twice: waking a thread takes as long as a
-    /// fast sync, and an idle processor notices the end of a sync later.
+    /// instead of blocking, because an event is due at any moment. There are three such events: a
+    /// read ends while many reads are in flight; a commit ends for which answers wait; or a client
+    /// sends its next request after a commit has released its last answer. Blocking would delay
+    /// clients for two reasons: waking a thread takes as long as a fast sync, and an idle processor
+    /// notices the end of a sync later than a busy one.
     #[inline]
     pub fn polls(&mut self) -> bool {
         self.lanes.iter_mut().fold(false, |any, lane| lane.polls() | any)
     }
 
     /// Makes the session itself read records that are not in memory, instead of the engine's
-    /// threads. `event` is an eventfd that ends the thread's sleep; each completed read makes it
+    /// threads. `event` is an eventfd that wakes the session's thread; each completed read makes it
     /// readable.
     ///
     /// # Errors
-    /// If there is no store, or a lane's device does not support this. The engine's threads keep
-    /// reading for such a lane.
+    /// If there is no store, or if a lane's device does not support such reads. The engine's
+    /// threads keep reading for a lane with such a device.
     pub fn read_through(&mut self, event: BorrowedFd<'_>) -> io::Result<()> {
         self.lanes.iter_mut().map(|lane| lane.read_through(event)).fold(Ok(()), io::Result::and)
     }
 
-    /// Returns the reads that calls have had to wait for since the last call of this function, if
-    /// any. A call that returned [`NeedsRead`](Outcome::NeedsRead) can succeed once the session no
-    /// longer [awaits](Session::awaits) any of these reads. Their records are kept until they are
-    /// [released](Session::release). Records of reads that are never taken are kept at least until
-    /// the next turn.
+    /// Returns the reads that this session's calls have requested since the last call of this
+    /// function, if any. A call that returned [`NeedsRead`](Outcome::NeedsRead) can succeed once
+    /// the session no longer [awaits](Session::awaits) any of these reads. The session keeps the
+    /// records that it has read until the caller [releases](Session::release) the reads. A record
+    /// whose read the caller does not take stays at least until the next turn.
     #[inline]
     pub fn take_reads(&self) -> Option<Reads> {
         let mut taken = SmallVec::new();
@@ -360,8 +365,9 @@ impl Session {
         (!taken.is_empty()).then_some(Reads(taken))
     }
 
-    /// As [`Session::take_reads`], for a call that was repeated after the reads `before`. Releases
-    /// `before`.
+    /// As [`Session::take_reads`], after the caller has repeated a call that waited for the reads
+    /// `before`. Releases `before` only then, so that large values that the repeated call still
+    /// needs stay requested.
     #[inline]
     pub fn retake_reads(&self, before: Option<Reads>) -> Option<Reads> {
         let next = self.take_reads();
@@ -371,12 +377,12 @@ impl Session {
         next
     }
 
-    /// Returns true if some of these records have not arrived.
+    /// Returns true if the records of some of these reads have not arrived.
     pub fn awaits(&self, reads: &mut Reads) -> bool {
         reads.0.iter_mut().any(|(at, reads)| self.lanes[*at].awaits(reads))
     }
 
-    /// Releases records that are no longer needed.
+    /// Releases reads whose records the caller no longer needs.
     pub fn release(&self, reads: Reads) {
         self.release_before(reads, None);
     }

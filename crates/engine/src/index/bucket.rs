@@ -3,8 +3,8 @@
 //!
 //! The alternate of a bucket is computed from the bucket and the tag alone, in either direction:
 //! `alternate(b) = (mix(tag) - b) mod n`. So an item can move to its other bucket without reading
-//! its key. In simulations, the first insertion fails at a load of 0.74 without displacement, and
-//! of 0.91 with it.
+//! its key. In simulations, tables filled up to a load of 0.74 without displacement, and of 0.91
+//! with it, before an insertion failed.
 
 use super::slot::{POSITION_BITS, Slot, TAG_BITS};
 use crate::key::Key;
@@ -101,7 +101,8 @@ pub(crate) fn hinted<'a>(
 }
 
 /// Returns the first candidate slot with `tag` that `matches` accepts; older slots are tried last.
-/// Takes no lock, so it may miss a slot that is displaced meanwhile; see [`StripeVersion`].
+/// Takes no lock, so it may miss a slot that a writer displaces during the search; see
+/// [`StripeVersion`].
 #[inline]
 pub(crate) fn find<T>(
     buckets: &[Bucket],
@@ -152,8 +153,8 @@ pub(crate) fn accept<T>(
     matches(slot).map(|found| (place, slot, found))
 }
 
-/// Lets readers detect that slots were displaced, or marked as older or current, during a look-up.
-/// The number is odd while such a change is under way.
+/// A number by which readers detect that slots were displaced, or marked as older or current,
+/// during a look-up. It is odd while such a change is under way.
 #[derive(Debug, Default)]
 pub(crate) struct StripeVersion(AtomicU32);
 

@@ -1,10 +1,11 @@
-//! Decides which chunks of the tables' region become huge pages. A chunk is a part of the region
+//! Decides which chunks of the index's memory become huge pages. A chunk is a part of this memory
 //! that one huge page can hold.
 //!
 //! A look-up touches one or two buckets anywhere in the index. With small pages, the TLB misses
 //! cost as much as the look-up itself. But a huge page is resident as a whole, even if tables use
 //! only a part of it. So only chunks that tables nearly fill, and have filled for a while, become
-//! huge pages. Tables in other chunks are moved together until they fill chunks.
+//! huge pages. Tables in other chunks are moved into one chunk after another, until each is full
+//! enough.
 
 use crate::UnixSeconds;
 use larder_log::memory::mapping::{HUGE_PAGE, PAGE};
@@ -13,15 +14,16 @@ use std::ops::Range;
 
 /// Small pages per chunk.
 pub(super) const CHUNK: usize = HUGE_PAGE / PAGE;
-/// The largest number of unused pages in a chunk that is joined to a huge page.
+/// The largest number of pages without tables in a chunk that becomes a huge page.
 const HOLES: usize = CHUNK / 16;
-/// Time for which a chunk must be unchanged before it is joined or emptied, in seconds. While the
-/// index grows, its tables are replaced all the time.
+/// Number of seconds for which a chunk must be unchanged before it becomes a huge page or its
+/// tables are moved away. While the index grows, its tables are replaced all the time.
 const SETTLED: UnixSeconds = 2;
-/// Interval between two attempts at the same chunk, in seconds. Attempts mostly fail because memory
-/// is short.
+/// Interval in seconds between two attempts to turn the same chunk into a huge page or to move its
+/// tables away. Attempts mostly fail because memory is short.
 const RETRY: UnixSeconds = 60;
-/// The largest number of chunks that are joined or emptied per second.
+/// The largest number of attempts per second to turn a chunk into a huge page or to move its tables
+/// away, for all chunks together.
 const MOST: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,9 +31,10 @@ enum ChunkState {
     /// Tables took or freed pages of the chunk since the last pass over the chunks.
     #[default]
     Changed,
-    /// The chunk is unchanged since the last pass. It may be joined or emptied from this second on.
+    /// The chunk is unchanged since the last pass. The field is the second from which on the chunk
+    /// may become a huge page or its tables may be moved away.
     Settled(UnixSeconds),
-    /// The system is joining the chunk's pages.
+    /// The system is turning the chunk into a huge page.
     Joining,
     Joined,
 }
@@ -45,24 +48,25 @@ struct Chunk {
 /// A step that makes look-ups in a chunk cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Todo {
-    /// Join the pages of the chunk with this number to a huge page.
+    /// Turn the chunk with this number into a huge page.
     Join(usize),
     /// Move the tables of the chunk with this number to other chunks.
     Empty(usize),
 }
 
-/// The result of joining a chunk.
+/// The result of an attempt to turn a chunk into a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
-    /// The chunk is a huge page now. The field counts its small pages that no table uses.
+    /// The chunk is a huge page now. The field is the number of small pages in it that no table
+    /// uses: they occupy memory too.
     With(usize),
-    /// The chunk's pages were joined, but tables took or freed some of them meanwhile. So pages
-    /// that no table uses may be resident again.
+    /// The chunk became a huge page, but during the attempt tables took or freed some of its pages.
+    /// So pages that no table uses may occupy memory, and must be returned to the system.
     Changed,
     Not,
 }
 
-/// The chunks of the region, and the state of the current pass over them.
+/// All chunks, and the state of the current pass over them.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     chunks: Vec<Chunk>,
@@ -88,8 +92,9 @@ pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
 }
 
 impl Chunks {
-    /// Marks the huge pages that `run` is in as split. For each of them, returns the number of its
-    /// chunk and how many of its pages no table uses.
+    /// Notes that each huge page with pages of `run` is being split into small pages. Returns, for
+    /// each of these huge pages, the number of its chunk and how many of its small pages no table
+    /// uses.
     pub(super) fn part(&mut self, run: &Range<usize>) -> Vec<(usize, usize)> {
         let mut parted = Vec::new();
         for number in numbers(run) {
@@ -126,15 +131,16 @@ impl Chunks {
         }
     }
 
-    /// Returns the number of chunks with tables, and how many of them are full enough to be joined.
+    /// Returns the number of chunks with tables, and how many of them are full enough to become
+    /// huge pages.
     #[cfg(all(test, not(loom)))]
     pub(super) fn count(&self) -> (usize, usize) {
         let used = self.chunks.iter().map(|chunk| chunk.used).filter(|&used| used > 0);
         (used.clone().count(), used.filter(|&used| used >= CHUNK - HOLES).count())
     }
 
-    /// Returns the next step, at most [`MOST`] per second. `filling` is the chunk to which tables
-    /// are being moved.
+    /// Returns the next step; `None` if none is left, or after [`MOST`] steps in the same second.
+    /// `filling` is the chunk to which tables are being moved.
     pub(super) fn next(&mut self, now: UnixSeconds, filling: usize) -> Option<Todo> {
         if now != self.looked {
             (self.looked, self.at, self.done) = (now, 0, 0);
@@ -165,7 +171,7 @@ impl Chunks {
         None
     }
 
-    /// Records the result of the system's attempt to join a chunk.
+    /// Records the result of the system's attempt to turn a chunk into a huge page.
     pub(super) fn joined(&mut self, number: usize, result: io::Result<()>) -> Joined {
         let chunk = &mut self.chunks[number];
         let still = chunk.state == ChunkState::Joining;

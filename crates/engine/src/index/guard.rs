@@ -14,8 +14,8 @@ use larder_log::sync::atomic::{AtomicU64, Ordering};
 /// candidate slots.
 const MOST_OLDER: usize = 3;
 /// A table does not grow while less than 1/`SPARSE` of it is in use. If keys are spread well, far
-/// more of the table is in use before both buckets of a key are full. Keys that were made to share
-/// buckets would share them in a larger table, too.
+/// more of the table is in use before both buckets of a key are full. So keys that fill buckets of
+/// such a sparse table were made to collide, and they would also collide in a larger table.
 const SPARSE: usize = 4;
 
 /// Why a key gets no place in its table.
@@ -34,9 +34,10 @@ pub(crate) enum Judgement {
     Other,
     /// The slot is an older slot, already replaced by a set of this key.
     Older,
-    /// The slot may belong to this key.
+    /// The slot may belong to this key. Its record is not in memory, and a set of the key may mark
+    /// the slot as older without reading the record.
     Suspect,
-    /// The slot's key is unknown until its record has been read.
+    /// The slot may belong to this key, and a set may not mark it as older without knowing more.
     Unknown,
 }
 
@@ -118,8 +119,9 @@ impl<'a> Guard<'a> {
         seq
     }
 
-    /// Returns true if the next version is well within the lease. Changes in place check this: they
-    /// take versions but no space in the log, so nothing else stops them before the lease ends.
+    /// Returns true if the next version is below the mark at which the store extends the lease.
+    /// Changes in place check this: they need no space in the log, so a shortage of space cannot
+    /// stop them before the lease ends.
     #[inline]
     pub(crate) fn has_leased(&self) -> bool {
         let next = self.stripe.seq.load(Ordering::Relaxed) + 1;
@@ -159,8 +161,9 @@ impl<'a> Guard<'a> {
         });
     }
 
-    /// Undoes [`Guard::fill_over`]: empties `place` and makes `old` current again. `was_item` is
-    /// false if `place` leads to a tombstone by now.
+    /// Undoes [`Guard::fill_over`]: empties `place` and makes `old` current again. The undone
+    /// version at `place` was an item if `was_item` is true, or else a tombstone; only an item is
+    /// in the count of items.
     pub(crate) fn take_back(&self, place: SlotPlace<'_>, old: SlotPlace<'_>, was_item: bool) {
         self.view.version.change(|| {
             sync::publish(old.place, old.slot().with_older(false).0);
@@ -250,9 +253,9 @@ impl<'a> Guard<'a> {
             return Err(NoSlot::Crowded);
         }
         // All stripes grow at about the same time, so this call frees tables that other stripes
-        // replaced when they last grew. Only a part of them is freed: after a flush, all tables of
-        // the index wait to be freed. That is too much work for a writer that holds a stripe's
-        // lock.
+        // replaced when they last grew. The call frees only some of the tables that wait to be
+        // freed. After a flush, these are all tables of the index: too many for a writer that holds
+        // a stripe's lock.
         self.index.reap_some();
         let old = self.view.table();
         let mut pages = old.pages();

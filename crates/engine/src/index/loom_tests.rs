@@ -1,5 +1,5 @@
-//! A model of raising a stripe's versions, for keys that come from another lane, while another
-//! thread writes keys of the same stripe.
+//! A model of two threads and one stripe. One thread raises the stripe's version counter, because
+//! keys come from another lane. The other thread writes keys of the stripe.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-engine --release loom`
 

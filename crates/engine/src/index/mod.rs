@@ -3,8 +3,8 @@
 //! Keys are spread over *stripes*. A stripe has its own table of buckets, writers' lock and version
 //! counter (`seq`). A full table grows by an eighth without stopping other stripes. Readers take no
 //! lock: they load the table and look at two buckets. They retry only if they found nothing while a
-//! slot was being displaced. The fields that readers load are kept on other cache lines than those
-//! that every write changes; otherwise reads would wait for cache lines held by writing processors.
+//! slot was being displaced. No cache line has both fields that readers load and fields that every
+//! write changes; otherwise reads would wait for cache lines that writing processors hold.
 //!
 //! Invariant: at most one slot leads to a record of a given key, apart from [older](crate::older)
 //! slots.
@@ -34,9 +34,9 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use table::{Pages, Table, Tidy};
 
-/// Bytes of the engine's memory per stripe. Small enough that a table grows quickly. Large enough
-/// that a table has many pages when memory is full of small items, because a table grows by whole
-/// pages.
+/// Bytes of the engine's memory per stripe. With more bytes, tables would be larger, and it would
+/// take longer to grow one. With fewer bytes, a table would have too few pages even when memory is
+/// full of small items, because tables grow by whole pages.
 const MEMORY_PER_STRIPE: u64 = 1 << 20;
 /// The value of `Index::limit` if only the budget limits the index.
 const NO_LIMIT: u64 = u64::MAX;
@@ -95,7 +95,8 @@ pub(crate) struct Index {
     limit: AtomicU64,
     /// True if a table could not grow because of `limit`, since the last [`Index::take_full`].
     full: AtomicBool,
-    /// A version at or above this mark makes the store raise its durable limit of versions.
+    /// Once a stripe has assigned a version at or above this mark, the store extends the lane's
+    /// lease of versions.
     lease_mark: AtomicU64,
     wants_lease: AtomicBool,
 }
@@ -146,7 +147,8 @@ impl Index {
         bucket::hinted(unsafe { self.view(key).table().buckets() }, key, number)
     }
 
-    /// Looks a key up without a lock. Returns the first slot with its tag that `matches` accepts.
+    /// Looks a key up without a lock. Returns the first slot with the key's tag that `matches`
+    /// accepts.
     ///
     /// # Safety
     /// The thread must be awake in the epochs and must use the result before its next quiescent
@@ -189,8 +191,8 @@ impl Index {
         prefetch::for_reading((&raw const buckets[at.second]).cast());
     }
 
-    /// Prefetches the cache line that [`Index::lock`] writes; another thread may have written it
-    /// last.
+    /// Prefetches the cache line that [`Index::lock`] writes. If another processor wrote this line
+    /// last, fetching it takes long.
     #[inline]
     pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
         prefetch::for_writing((&raw const self.stripes[self.stripe_of(key)]).cast());
@@ -235,9 +237,9 @@ impl Index {
         Guard { index: self, stripe, view }
     }
 
-    /// Locks every stripe and empties the index. Chooses the fence of flush_all: a version that is
-    /// above every earlier one and not above any later one. Calls `while_locked` with the fence
-    /// before any writer can proceed.
+    /// Locks every stripe and empties the index. Chooses the fence of a flush_all: all versions
+    /// assigned so far are below it, and no later version is. Calls `while_locked` with the fence
+    /// before it unlocks any stripe.
     pub(crate) fn clear(&self, while_locked: impl FnOnce(u64)) {
         let guards: Vec<_> =
             (0..self.stripes.len()).map(|number| self.lock_stripe(number)).collect();
@@ -290,8 +292,8 @@ impl Index {
         }
     }
 
-    /// Makes tables as dense as those of a running server. Called during a rebuild if memory is
-    /// short.
+    /// Makes tables that are created or grow from now on as dense as those of a running server.
+    /// Called during a rebuild if memory is short.
     pub(crate) fn pack(&self) {
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
@@ -309,7 +311,8 @@ impl Index {
         self.growth.store(GROWTH, Ordering::Relaxed);
     }
 
-    /// Limits all tables together to `bytes`. The limit does not apply during a rebuild.
+    /// Limits all tables together to `bytes`. A recovery lifts the limit until the index is
+    /// rebuilt.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
@@ -380,7 +383,8 @@ impl Index {
             tables.push(table);
         }
         drop(retired);
-        // SAFETY: each table was replaced before its epoch, which has passed.
+        // SAFETY: each table was replaced before the epoch that is stored with it, and that epoch
+        // has passed.
         unsafe { self.pages.give_back(&mut tables) };
         !tables.is_empty()
     }
@@ -390,9 +394,10 @@ impl Index {
         !self.lock_retired().is_empty()
     }
 
-    /// Does one step for one chunk of the tables' region: moves its tables close to others, or
-    /// joins its small pages to a huge page. Chooses only chunks whose tables have not changed for
-    /// a while. Returns true if more work may be left.
+    /// Does one step for one chunk (see `chunks.rs`) of the tables' memory: moves the chunk's
+    /// tables into the chunk that is being filled, or asks the system to turn the chunk into a huge
+    /// page. Chooses only chunks in which no table was created, moved or freed for some seconds.
+    /// Returns true if more work may be left.
     pub(crate) fn tidy(&self, now: UnixSeconds) -> bool {
         match self.pages.tidy(now) {
             None => false,
@@ -422,7 +427,8 @@ impl Index {
         self.views[stripe].table().pages() * table::BUCKETS_PER_PAGE * bucket::SLOTS
     }
 
-    /// Returns the slot with this number in a stripe's table, if there is one that is not empty.
+    /// Returns the slot with this number in a stripe's table; `None` if the table has no such slot
+    /// or the slot is empty.
     ///
     /// # Safety
     /// As [`Index::find`].
@@ -445,8 +451,8 @@ impl Index {
         }
     }
 
-    /// Empties the slots of a stripe that `takes` selects. The selected slots must lead to items,
-    /// not to tombstones. Calls `taken` for each slot while the stripe is locked.
+    /// Empties those slots of a stripe for which `takes` returns true. They must lead to items, not
+    /// to tombstones. Calls `taken` for each slot while the stripe is locked.
     pub(crate) fn take_slots(
         &self,
         number: usize,
@@ -463,8 +469,8 @@ impl Index {
         }
     }
 
-    /// Empties the slot of a stripe that leads to `address`, if there is one. Calls `taken` while
-    /// the stripe is locked.
+    /// Empties the slot that leads to `address`, if the stripe has one. Calls `taken` while the
+    /// stripe is locked.
     pub(crate) fn take_address(&self, number: usize, address: Address, taken: impl FnOnce()) {
         let guard = self.lock_stripe(number);
         let mut places = bucket::places(guard.buckets());

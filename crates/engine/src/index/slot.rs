@@ -6,8 +6,8 @@
 //!
 //! A slot with another tag than the key's belongs to another key, so its record need not be read.
 //! If the tags are equal, the keys must still be compared. The tag is the low part of the key's
-//! position, and the bucket number determines the high part. So a slot can move to a larger table
-//! without reading its record, which may be only on a device.
+//! position, and the bucket number determines the high part. So slots can be copied to a larger
+//! table without reading their records, which may be only on a device.
 //!
 //! The address has 23 bits for the segment and 20 for the offset. The displaced bit is set if the
 //! slot is in the second of its two candidate buckets; only the index maintains it. For the older
@@ -21,10 +21,11 @@ const FREQUENCY_MASK: u64 = 0b11 << FREQUENCY_SHIFT;
 const DISPLACED: u64 = 1 << 46;
 const OLDER: u64 = 1 << 43;
 
-/// Bits of a tag.
+/// Number of bits of a tag.
 pub(crate) const TAG_BITS: u32 = 17;
-/// Bits of a position, of which the lowest are the tag. A table has at least 2^(`POSITION_BITS` -
-/// `TAG_BITS`) buckets, so the bucket and the tag of a slot determine its position.
+/// Number of bits of a position. The lowest [`TAG_BITS`] of them are the tag. A table has at least
+/// 2^(`POSITION_BITS` - `TAG_BITS`) buckets, so the bucket and the tag of a slot determine its
+/// position.
 pub(crate) const POSITION_BITS: u32 = if cfg!(loom) { TAG_BITS + 1 } else { 24 };
 /// The largest frequency.
 pub(crate) const MAX_FREQUENCY: u8 = 3;
@@ -69,7 +70,7 @@ impl Slot {
         Slot(if displaced { self.0 | DISPLACED } else { self.0 & !DISPLACED })
     }
 
-    /// Returns true if a later set replaced this slot without comparing the keys.
+    /// Returns true if this is an older slot: a set replaced its record without comparing the keys.
     #[inline]
     pub(crate) fn is_older(self) -> bool {
         self.0 & OLDER != 0

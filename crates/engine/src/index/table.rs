@@ -1,8 +1,8 @@
 //! Memory of the index's tables: runs of whole pages in one reserved region.
 //!
-//! Tables come in a few sizes, and all tables of one size are replaced by the next size at about
-//! the same time. Pages of freed runs are returned to the system at once, so only pages in use are
-//! resident. The addresses of freed pages are reused.
+//! Tables come in a few sizes, and all tables of one size are replaced by tables of the next size
+//! at about the same time. So their freed pages form long runs, which later tables reuse. The
+//! memory of freed pages is returned to the system at once, so only pages in use are resident.
 
 use super::bucket::{Bucket, MIN_BUCKETS};
 use super::chunks::{self, Chunks, Joined, Todo};
@@ -19,7 +19,7 @@ use std::sync::{Arc, PoisonError};
 pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
 /// The smallest number of pages of a table.
 pub(crate) const MIN_PAGES: usize = MIN_BUCKETS.div_ceil(BUCKETS_PER_PAGE);
-/// Number of pages reserved at a time for tables that are moved together.
+/// The largest number of pages that are added to [`PagesState::area`] at a time.
 const AREA: usize = 8 * chunks::CHUNK;
 /// The largest number of pages of a table: the count shares a word with the table's address.
 pub(crate) const MAX_PAGES: usize = PAGE - 1;
@@ -61,7 +61,8 @@ impl Table {
     }
 
     /// Prepares new pages. They are zero, which is a table of empty slots. In a loom model zero is
-    /// not valid, because the atomics are loom's; there this function writes the buckets.
+    /// not valid, because the atomics are loom's. So in loom models this function writes the
+    /// buckets.
     ///
     /// Writes to each page to make it resident. Otherwise a look-up could map the system's zero
     /// page first. The next write would then have to replace that mapping, which interrupts all
@@ -113,9 +114,9 @@ struct PagesState {
     /// Number of pages in use by tables.
     used: usize,
     chunks: Chunks,
-    /// Pages reserved for tables that are moved together.
+    /// Reserved pages, to which tables that are moved next go.
     area: Range<usize>,
-    /// Number of requests to the system to join pages.
+    /// Number of requests to the system to turn pages into a huge page.
     joins: u64,
 }
 
@@ -183,7 +184,8 @@ impl Runs {
 }
 
 impl PagesState {
-    /// Takes a run of pages: freed pages if possible, else new ones.
+    /// Takes a run of freed pages if possible, or else of pages that were never used. The region
+    /// has `limit` pages.
     fn run(&mut self, pages: usize, limit: usize) -> Option<usize> {
         if let Some(run) = self.free.take(pages) {
             return Some(run);
@@ -207,8 +209,8 @@ impl PagesState {
         Some(self.area.start - pages)
     }
 
-    /// Extends the area by free chunks behind it. Otherwise the rest of the area, which is too
-    /// small for the next table, would stay unused. Returns false if no free chunk follows the
+    /// Extends the area by free chunks behind it. Called when the rest of the area is too small for
+    /// the next table and would otherwise stay unused. Returns false if no free chunk follows the
     /// area.
     fn extend_area(&mut self, limit: usize) -> bool {
         let end = self.area.end;
@@ -252,7 +254,7 @@ impl PagesState {
 pub(crate) enum Tidy {
     /// `tidy` asked the system to turn pages into a huge page.
     Joined,
-    /// The caller must move the tables that reach into this range of addresses next to others.
+    /// The caller must move away all tables that are at least partly in this range of addresses.
     Move(Range<usize>),
 }
 
@@ -277,8 +279,8 @@ impl Pages {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Allocates an empty table, with `strict` only within the budget. Returns `None` if there is
-    /// no memory.
+    /// Allocates an empty table. If `strict` is set, the budget must have room for it. Returns
+    /// `None` if there is no memory.
     pub(crate) fn take(&self, pages: usize, strict: bool) -> Option<Table> {
         if pages > MAX_PAGES {
             return None;
@@ -322,7 +324,7 @@ impl Pages {
         Some(table)
     }
 
-    /// Counts the pages of a new table, and returns the table.
+    /// Adds the pages of a new table to `state`, and returns the table.
     fn note_taken(&self, state: &mut PagesState, run: Range<usize>) -> Table {
         self.part(state, &run);
         state.used += run.len();
@@ -366,8 +368,8 @@ impl Pages {
         state.free.give(run);
     }
 
-    /// Splits the huge pages that contain pages of `run`, before `run` is allocated or freed. Small
-    /// pages of these huge pages that no table uses stop being resident.
+    /// Splits each huge page with pages of `run` into small pages, before `run` is allocated or
+    /// freed. Gives those small pages that no table uses back to the system.
     fn part(&self, state: &mut PagesState, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
             self.discard_holes(state, chunk);
@@ -375,7 +377,7 @@ impl Pages {
         }
     }
 
-    /// Returns to the system those pages of a chunk that no table uses.
+    /// Gives those pages of a chunk that no table uses back to the system.
     fn discard_holes(&self, state: &PagesState, chunk: usize) {
         let pages = chunks::pages(chunk);
         let others = [state.area.clone(), state.fresh..pages.end.max(state.fresh)];
@@ -451,7 +453,7 @@ mod tests {
     }
 
     /// Sixteen tables grow in turn, by an eighth at a time, until they fill half of the region. The
-    /// region has room for all this only if freed addresses are reused.
+    /// region has room for so much growth only if freed addresses are reused.
     #[test]
     fn larger_tables_reuse_freed_addresses() {
         let pages = Pages::reserve(LIMIT as u64, Arc::new(Budget::new(1 << 40))).unwrap();
@@ -524,7 +526,7 @@ mod tests {
     }
 
     /// A flush frees thousands of tables in the order of their stripes, not of their addresses.
-    /// `give_back` must free them all.
+    /// `give_back`, which merges adjacent tables, must free them all in any order.
     #[test]
     fn tables_are_given_back_whatever_their_order_and_their_gaps() {
         let budget = Arc::new(Budget::new(1 << 40));
@@ -547,8 +549,8 @@ mod tests {
         assert_eq!((budget.used(), pages.used_bytes()), (0, 0));
     }
 
-    /// After a flush, freed tables lie between tables that are in use, within huge pages. Only the
-    /// pages in use must stay resident and charged.
+    /// After a flush, the same huge page may have freed tables and tables in use. The pages in use
+    /// must stay resident and charged; all other pages must not.
     #[test]
     fn runs_within_a_huge_page_are_given_back_together() {
         const COUNT: usize = 2 * chunks::CHUNK;

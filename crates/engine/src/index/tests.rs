@@ -68,7 +68,8 @@ fn keys_made_to_collide_do_not_make_tables_grow() {
     assert!(refused < 5, "{refused} keys found both buckets full");
 }
 
-/// Runs `tidy` in each of these seconds until that second has no more work.
+/// Calls [`Index::tidy`] at each of these seconds, repeatedly until it has no more work in that
+/// second.
 fn tidy(index: &Index, participant: &mut larder_log::Participant, seconds: Range<u32>) {
     for now in seconds {
         while index.tidy(now) {}

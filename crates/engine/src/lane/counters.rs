@@ -30,8 +30,8 @@ impl Lane {
     pub(crate) fn stats(&self) -> Stats {
         let (totals, store) = {
             let ledger = lock(&self.counters);
-            // Read under the lock, so that a concurrent reset cannot note higher counts than those
-            // read here.
+            // The lock is held while the store's counts are read. Otherwise a concurrent reset
+            // could note higher counts than those read here.
             let store = self.store_counts().since(&ledger.store_reset);
             (ledger.sum().since(&ledger.reset), store)
         };

@@ -1,6 +1,6 @@
 //! A lane's memory: the least it needs, the size of its segments, and the limit of its index.
-//! Invariant: an index at its limit leaves room for the frames that a lane needs, so a server can
-//! always start again with the same memory.
+//! Invariant: when the index is at its limit, memory still has room for the frames that a lane
+//! needs. So a server that stops with a full index can start again with the same memory.
 
 use crate::cleaner::READY_FRAMES;
 use crate::error::StoreError;
@@ -23,16 +23,18 @@ pub(crate) const GROWTH: u64 = 4;
 /// The smallest number of frames of a lane with a store: those that it appends to, the cleaner's
 /// reserve, and some for reads.
 const MIN_FRAMES: usize = 8;
-/// The number of frames that an index at its limit leaves room for.
+/// The number of frames for which memory has room when the index is at its limit.
 const FRAMES_BESIDE_INDEX: usize = MIN_FRAMES + MIN_FRAMES / 2;
-/// Approximate number of frames that a lane's memory is divided into. With more frames, eviction is
-/// finer, and less memory is free or in half-full frames. With a store, frames are fewer and
-/// larger: a segment is as large as a frame, and larger segments need fewer writes.
+/// Approximate number of frames into which the memory of a lane without a store is divided. The
+/// more frames, the finer is eviction, and the less memory is free or in half-full frames.
 pub(super) const FRAMES: u64 = 256;
+/// As `FRAMES`, with a store. Frames are fewer and larger then: a segment is as large as a frame,
+/// and larger segments need fewer writes.
 const FRAMES_WITH_STORE: u64 = 128;
 
 impl Lane {
-    /// Sets the lane's share of the memory, in bytes. Any excess is evicted in the background.
+    /// Sets the lane's share of the memory, in bytes. If the lane uses more than that, the cleaner
+    /// evicts in the background.
     pub(crate) fn set_memory(&self, bytes: u64) {
         self.budget.set_limit(bytes);
         self.log.forget_spare();
@@ -41,7 +43,7 @@ impl Lane {
         self.kick_cleaner();
     }
 
-    /// Limits the index's memory by the lane's memory.
+    /// Sets the limit of the index according to the lane's memory, if there is a store.
     pub(crate) fn limit_index(&self) {
         if self.durable.is_some() {
             self.index.set_limit(index_limit(self.budget.limit(), self.log.segment_size()));
@@ -55,7 +57,8 @@ impl Lane {
     /// without keys.
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
         let minimum = memory_for_index(items, self.log.segment_size());
-        // A lane that owns no keys always gets the least memory, so asking for more would not help.
+        // A lane that owns no keys always gets the smallest share of memory. A higher memory limit
+        // would not help it.
         let owns = |store: &LaneStore| store.lanes.owned(store.lanes.here) > 0;
         let may_have_more = self.store().is_some_and(owns);
         match minimum > self.options.memory && may_have_more {
@@ -99,15 +102,15 @@ impl Lane {
     }
 }
 
-/// Returns the limit of the index with a store, in bytes. The limit is all memory except the frames
-/// that an engine needs and the memory kept for connections. Beyond this limit, items are evicted
-/// or refused, however much room the device has.
+/// Returns the limit of the index with a store, in bytes. The limit is all memory except
+/// [`FRAMES_BESIDE_INDEX`] frames and the memory kept for connections. An index at its limit cannot
+/// grow: new items then evict others or are refused, however much room the device has.
 fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
 /// Returns the smallest memory of a lane whose index can hold `items` items, in bytes. A server
-/// whose index has reached its limit has at least that much, so it can always start again.
+/// whose index has reached its limit has at least this much memory, so it can always start again.
 fn memory_for_index(items: usize, segment_size: usize) -> u64 {
     const STEP: u64 = 1 << 20;
     let tables = (items * size_of::<Slot>()) as u64;
@@ -129,8 +132,8 @@ pub(crate) fn segment_size_with_store(memory: u64) -> usize {
     segment_size(memory, FRAMES_WITH_STORE)
 }
 
-/// Returns the number of bytes reserved for frames in a lane with this memory, if it has no store
-/// and evicts nothing.
+/// Returns the number of bytes that only frames may use, in a lane with this memory that has no
+/// store and evicts nothing.
 pub(super) fn bytes_for_frames(memory: u64) -> u64 {
     ((CLEANER_RESERVE + READY_FRAMES) * segment_size(memory, FRAMES)) as u64
 }

@@ -46,28 +46,31 @@ pub(crate) struct Lane {
     pub(crate) recache_winners: RecacheWinners,
     /// The latest time that any session ticked with, in Unix seconds.
     pub(crate) now: AtomicU32,
-    /// The latest time that the superblock contains, or will contain after the next commit, in Unix
-    /// seconds.
+    /// The superblock's clock, in Unix seconds. A change of it may become durable only with the
+    /// next commit.
     pub(crate) remembered: AtomicU32,
     /// The Unix second at which a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
     /// The commit that makes the last flush's fence durable; 0 if there was no flush, 1 if the
     /// flush needs no commit.
     pub(crate) fence: AtomicU64,
-    /// Calls with a [claim](larder_log::Claim) below this number are refused: nothing can be
-    /// reclaimed for them until a record dies.
+    /// A call is refused if the number of its [claim](larder_log::Claim) is less than this: the
+    /// cleaner can reclaim nothing for such a call until a record dies.
     full: AtomicU8,
-    /// The number of turns that the cleaner has begun, and the number of the last turn that found
-    /// nothing to reclaim.
+    /// The number of turns that the cleaner has begun.
     pub(crate) turns: AtomicU64,
+    /// The number of the last turn of the cleaner that found nothing to reclaim.
     pub(crate) found_nothing: AtomicU64,
     /// True if the cleaner cannot free any frame, not even for a large value that a call must read.
     pub(crate) frames_full: AtomicBool,
-    /// True if partitions wait to move to this lane until the segments with kept ends are cleaned.
+    /// True if the cleaner must clean the segments with kept ends, because partitions wait to move
+    /// to this lane.
     pub(crate) ends_must_go: AtomicBool,
-    /// True once items were evicted. Before that the ghost queue is empty.
+    /// True once items were evicted from probation. Before that the ghost queue is empty, so writes
+    /// need not search it.
     pub(crate) evicts: AtomicBool,
-    /// The state of durability that sessions and committer share, if there is a store.
+    /// The state that sessions and the committer share to make writes durable; `None` without a
+    /// store.
     pub(crate) durable: Option<Durable>,
     /// A lock that is held for the whole duration of a commit.
     pub(crate) committing: Mutex<()>,
@@ -77,7 +80,8 @@ pub(crate) struct Lane {
     pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
-    /// True if an unreadable record in this lane may belong to a key of another lane.
+    /// True if an unreadable record in this lane may be a stray, so that the lane cannot delete all
+    /// its strays.
     unreadable_strays: AtomicBool,
     /// Items that recovery found in partitions that the lane does not own.
     pub(crate) strays: Mutex<Vec<Address>>,
@@ -115,7 +119,7 @@ impl Lane {
         })
     }
 
-    /// Returns the time in microseconds, by the clock that measures commits; 0 without a store.
+    /// Returns the time of the clock that measures commits, in microseconds; 0 without a store.
     pub(crate) fn clock_us(&self) -> u64 {
         self.durable.as_ref().map_or(0, Durable::now_us)
     }
@@ -146,7 +150,8 @@ impl Lane {
         store.change_superblock_now(|superblock| superblock.lanes = lanes)
     }
 
-    /// As [`Lane::keep_table`]; if the device fails, the table is written once it works again.
+    /// As [`Lane::keep_table`]. If the device fails, the next commit that succeeds writes the
+    /// table.
     pub(crate) fn keep_table_sometime(&self, table: &Lanes) {
         let kept = self.keep_table(table).is_ok();
         if let Some(store) = self.log.store().filter(|_| !kept) {
@@ -177,8 +182,8 @@ impl Lane {
     /// lane.
     ///
     /// # Errors
-    /// The device cannot raise the superblock's limit of versions. No version above that limit may
-    /// be used.
+    /// The device fails to write a superblock with a larger lease. The lane must not use versions
+    /// above its present lease.
     pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
         if let Some(store) = self.log.store()
             && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
@@ -204,12 +209,12 @@ impl Lane {
         receives
     }
 
-    /// Notes that the lane keeps an unreadable record that may belong to a key of another lane.
+    /// Notes that the lane keeps an unreadable record that may be a stray.
     pub(crate) fn note_unreadable_strays(&self) {
         self.unreadable_strays.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if an unreadable record may belong to a key of another lane.
+    /// Returns true if an unreadable record may be a stray.
     pub(crate) fn has_unreadable_strays(&self) -> bool {
         self.unreadable_strays.load(Ordering::Relaxed)
     }
@@ -239,8 +244,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // The lane's threads hold only weak references while they wait. Once woken, they find no
-        // lane and end.
+        // While the lane's threads wait, they hold only weak references to the lane. These calls
+        // wake them. They then find that the lane is gone, and end.
         self.kick_cleaner();
         if let Some(durable) = &self.durable {
             durable.want_commit();

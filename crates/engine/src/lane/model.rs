@@ -64,8 +64,8 @@ pub(crate) fn delete(session: &LaneSession, key: &[u8]) -> bool {
     }
 }
 
-/// Reserves space and writes fillers of these lengths, which overwrites the beginning of a freed
-/// frame.
+/// Reserves space and writes fillers of these lengths there. If a segment was freed, they overwrite
+/// its first records, because the new segment gets its frame.
 pub(crate) fn fill_a_frame(lane: &Lane, lengths: [usize; 2]) {
     for bytes in lengths {
         let reserved = lane.log.reserve(Stream::Survivors, bytes, 1, Claim::Clean).expect("room");

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 impl Lane {
-    /// Starts the threads of a lane, which end when its last handle is dropped.
+    /// Starts the threads of a lane. They end once the last `Arc` of the lane is dropped.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         crate::cleaner::spawn(self)?;
         if self.durable.is_some() {

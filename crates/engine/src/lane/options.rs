@@ -15,8 +15,8 @@ pub(crate) struct LaneOptions {
     /// all lanes. A lane uses only the stripes of its own keys.
     pub(crate) memory_of_all: u64,
     /// The engine's options, with one exception: without a store, `engine.memory` is the lane's own
-    /// share. With and without a store, the lane's share never exceeds `engine.memory`, unless the
-    /// engine's memory limit is raised.
+    /// share. The lane's share never exceeds `engine.memory`, unless the engine's memory limit is
+    /// raised.
     pub(crate) engine: Options,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
@@ -30,18 +30,17 @@ pub(crate) struct LaneStore {
     pub(crate) times: TierTimes,
     /// The options that all lanes share.
     pub(crate) common: StoreOptions,
-    /// The superblock on the device, if it already has a store.
+    /// The superblock that was found on the device; `None` if the device has no store yet.
     pub(crate) found: Option<Superblock>,
     /// The engine's time at this start, in nanoseconds since the Unix epoch. It continues the time
     /// before the last stop.
     pub(crate) opened_at: u64,
-    /// Size of a segment in bytes, if there is no store yet.
+    /// The segment size of a new store, in bytes. Not used if the device has a store.
     pub(crate) segment_size: usize,
     /// The table of lanes for the lane's superblock, with the owners that the partitions had before
     /// this start.
     pub(crate) lanes: Lanes,
-    /// True if recovery must read the log even if there is an index image, because it needs records
-    /// that the image omits.
+    /// True if recovery must read the log even if there is an index image.
     pub(crate) read_all: bool,
     /// Number of threads that read the log at a start.
     pub(crate) threads: usize,

@@ -39,13 +39,15 @@ pub(crate) struct LaneSession {
     participant: Participant,
     pub(crate) appender: Appender,
     waker: Waker,
-    /// The time of the last tick, in nanoseconds since the Unix epoch, and its second.
+    /// The time of the last tick, in nanoseconds since the Unix epoch.
     nanos: u64,
+    /// The Unix second of the last tick.
     now: UnixSeconds,
     /// The session's changes that are not durable yet; only in sync mode.
     changes: Option<Arc<Changes>>,
     /// True if an acknowledged write is still not durable after the sync interval. Then every
-    /// answer to a write waits for its commit, even if such answers normally wait for none. See
+    /// answer to a write waits for the write's commit, even in async mode or if the client accepts
+    /// that a crash reverts the write. See
     /// [`Durable::is_overdue`](crate::durability::Durable::is_overdue).
     overdue: bool,
     /// True if the session has appended in this turn.
@@ -54,8 +56,8 @@ pub(crate) struct LaneSession {
     depends: Cell<u64>,
     /// The address of a record that must be read before the current call can finish; 0 for none.
     missing: Cell<u64>,
-    /// The number of the first cleaner turn that begins after a call found no space; 0 if no call
-    /// waits.
+    /// 0, or the number of the first cleaner turn that began after a call found no space. If this
+    /// or a later turn finds nothing to reclaim, the call is refused.
     starved: Cell<u64>,
     pub(crate) fetched: Fetched,
     snapshots: Snapshots,
@@ -187,15 +189,15 @@ impl LaneSession {
         Key::new(bytes, self.lane.options.hash_seed)
     }
 
-    /// Prefetches the key's buckets into the processor's cache: the first stage of a batch.
+    /// The first stage of a batch: prefetches the key's buckets into the processor's cache.
     #[inline]
     pub(crate) fn prefetch_buckets(&self, key: &Key<'_>) {
         // SAFETY: a session is awake between `tick` and `sleep`, when its calls are made.
         unsafe { self.lane.index.prefetch(key) };
     }
 
-    /// Prefetches the key's record into the processor's cache, and notes its slot in the key: the
-    /// second stage of a batch.
+    /// The second stage of a batch: prefetches the key's record into the processor's cache, and
+    /// notes the record's slot in `key` as a hint.
     #[inline]
     pub(crate) fn prefetch_record(&self, key: &mut Key<'_>) -> Option<Address> {
         // SAFETY: a session is awake while its calls are made. Only the address is used.
@@ -216,8 +218,8 @@ impl LaneSession {
         }
     }
 
-    /// Prefetches the cache line of the stripe's lock for writing, shortly before a write of the
-    /// key.
+    /// Prefetches the cache line of the writers' lock of the key's stripe. The caller is about to
+    /// write the key.
     #[inline]
     pub(crate) fn prefetch_lock(&self, key: &Key<'_>) {
         self.lane.index.prefetch_lock(key);
@@ -245,7 +247,7 @@ impl LaneSession {
         Some((place, slot, record, seen))
     }
 
-    /// Returns the record that the key's slot leads to, of any kind.
+    /// Returns the place of the key's slot, the slot, and its record, which may be of any kind.
     #[inline(always)]
     pub(crate) fn find_record(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         match self.find_at_hand(key) {
@@ -285,8 +287,9 @@ impl LaneSession {
         self.snapshots.take(&record)
     }
 
-    /// Returns an item's record as readers see it, unchanged until the next tick. The caller must
-    /// have locked the record's stripe, or the record is a [snapshot](LaneSession::snapshot).
+    /// Returns an item's record as readers see it. The result does not change before the next tick.
+    /// The caller must hold the lock of the record's stripe, unless `record` is a
+    /// [snapshot](LaneSession::snapshot).
     #[inline]
     pub(crate) fn visible_locked<'a>(&'a self, record: Record<'a>) -> Record<'a> {
         match record.kind() {
@@ -314,7 +317,7 @@ impl LaneSession {
     fn find_at_hand(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>)> {
         // SAFETY: a session is awake while its calls are made.
         let (place, slot) = unsafe { self.lane.index.hinted(key) }?;
-        // SAFETY: the slot was just read.
+        // SAFETY: the slot was read since the last tick.
         let record = unsafe { self.matching_at_hand(key, slot) }?;
         Some((place, slot, record))
     }
@@ -390,9 +393,10 @@ impl LaneSession {
 
     /// Counts a read of an item in its slot. If two threads race, one count is lost.
     ///
-    /// The cleaner keeps items with a high frequency. Filling a device takes long. Most items on it
-    /// get a few reads meanwhile, and the cleaner cannot keep all of them. So a further read of an
-    /// item without a frame counts only if the record has a copy or qualifies for one.
+    /// The cleaner keeps items with a high frequency. It cannot keep every item that was read a few
+    /// times, because most items on a device get a few reads before the device is full. So the
+    /// first read of an item always counts. Later reads of an item whose segment has no frame count
+    /// only if its record has a copy or was read often enough to get one.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
         let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
@@ -404,7 +408,7 @@ impl LaneSession {
         }
     }
 
-    /// Returns the version that `handle` names; `None` if it can never be read again.
+    /// Returns the version that `handle` names; `None` if this version can never be read again.
     pub(crate) fn reopen(&self, handle: ItemHandle) -> Outcome<Option<Item<'_>>> {
         let segment = self.lane.log.segment(handle.id.address.segment());
         let reusable = |state| matches!(state, State::Free | State::Quarantine);
@@ -428,8 +432,8 @@ impl LaneSession {
         self.fetch(handle.id)
     }
 
-    /// Returns the key of the version that `handle` names; `None` if it can never be read again.
-    /// Does not read the value if it is large.
+    /// Returns the key of the version that `handle` names; `None` if this version can never be read
+    /// again. Does not read the value of a jumbo.
     pub(crate) fn reopen_key(&self, handle: ItemHandle) -> Outcome<Option<Key<'_>>> {
         let number = handle.id.address.segment();
         let segment = self.lane.log.segment(number);
@@ -456,8 +460,8 @@ impl LaneSession {
         }
     }
 
-    /// Returns memory for a value of `len` bytes that is filled as it arrives; `None` if the value
-    /// is larger than the largest item.
+    /// Returns memory for a value of `len` bytes, which the caller fills as the bytes arrive;
+    /// `None` if the value is larger than the largest item.
     pub(crate) fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
         if len as u64 > self.lane.options.engine.max_item_size {
             return Outcome::Ready(None);
@@ -527,9 +531,9 @@ impl LaneSession {
             return;
         }
         let Some(store) = self.lane.log.store() else { return };
-        // If a commit fails, its fence moves to the open commit before the failed commit counts as
-        // settled. If `fence` was loaded first, this thread could read the old fence and then find
-        // the commit settled, so the answer would not wait.
+        // If the commit of the fence fails, `fence` is set to the open commit before the failed
+        // commit counts as settled. If this thread loaded `fence` first, it could load the number
+        // of the failed commit and then find this commit settled. Then the answer would not wait.
         let settled = store.commits.settled();
         let fence = self.lane.fence.load(Ordering::Acquire);
         if fence > settled {
@@ -569,8 +573,8 @@ impl LaneSession {
         self.waits_for(address, size);
     }
 
-    /// Notes that the record of `size` bytes at `address` was changed in place. If the commit
-    /// fails, the undo of the record's append reverts this change, too.
+    /// Notes that the record of `size` bytes at `address` was changed in place. If the commit of
+    /// the record fails, the undo of the record's append reverts this change, too.
     pub(crate) fn changed_in_place(&self, address: Address, size: usize) {
         if self.lane.durable.is_some() {
             self.appended.set(true);
@@ -578,7 +582,8 @@ impl LaneSession {
         }
     }
 
-    /// As [`LaneSession::changed`], for an item whose previous slot leads to an unread record.
+    /// As [`LaneSession::changed`], for an item that replaces a record without reading it. `before`
+    /// is the slot of the replaced record.
     pub(crate) fn changed_unread(&self, address: Address, size: usize, before: Slot) {
         self.appended.set(true);
         if let Some(changes) = &self.changes {
@@ -687,9 +692,9 @@ impl LaneSession {
         Outcome::NeedsSpace
     }
 
-    /// Returns true if a call that found no space must be refused. `full` says whether the cleaner
-    /// last found nothing to reclaim. In evict mode, `full` counts only if the cleaner's turn began
-    /// after the call first found no space. Since an earlier turn, records may have died or memory
+    /// Returns true if a call that found no space must be refused. `full` is true if the last turn
+    /// of the cleaner found nothing to reclaim. In evict mode, such a turn must also have begun
+    /// after the call first found no space. After an earlier turn, records may have died or memory
     /// may have been released.
     pub(super) fn is_hopeless(&self, full: bool) -> bool {
         if self.lane.options.engine.when_full == WhenFull::Refuse {
@@ -707,7 +712,8 @@ impl LaneSession {
         hopeless
     }
 
-    /// Notes that a call found space. A later call that finds no space starts to wait anew.
+    /// Notes that a call found space. A later call that finds no space then waits for a new turn of
+    /// the cleaner before it is refused.
     #[inline]
     pub(crate) fn found_space(&self) {
         if self.starved.get() != 0 {

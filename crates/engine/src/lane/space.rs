@@ -60,7 +60,8 @@ impl Lane {
         self.killed(segment);
     }
 
-    /// Notes that a record in `segment` has died.
+    /// Notes that a record in `segment` has died. If writes were refused, there may be room again.
+    /// A dead jumbo can be freed at once.
     #[inline]
     pub(crate) fn killed(&self, segment: u32) {
         if self.is_full(Claim::Write) || self.log.segment(segment).is_jumbo() {

@@ -5,9 +5,9 @@ use crate::{Expiry, NANOS, UnixSeconds, second_of};
 use larder_log::Record;
 use larder_log::record::Kind;
 
-/// The longest time that [`record_expiry`] adds to the needed expiry, in seconds. It keeps an older
-/// expiry that is later by up to twice this time. So a limiter without used units stays in memory
-/// for at most twice this time.
+/// The longest time that [`record_expiry`] adds to the needed expiry, in seconds. It does not
+/// replace a present expiry that is at most twice this time later than needed. So a limiter without
+/// used units stays in memory for at most twice this time.
 const SPARE_MAX: u64 = 10 * 60;
 
 /// Converts the expiry of an item to the end of a limiter's window; `None` for never.
@@ -23,7 +23,7 @@ pub(crate) fn is_unused(record: &Record<'_>, now: Nanos) -> bool {
         && Limiter::decode(record.value()).is_some_and(|limiter| limiter.is_new(now))
 }
 
-/// Returns the expiry that clients see. No units are used from about that second on.
+/// Returns the expiry that clients see. From about this expiry on, no units are used.
 pub(crate) fn shown_expiry(limiter: &Limiter, now: Nanos) -> Expiry {
     match limiter.reset(now) {
         None => Expiry::NEVER,
@@ -40,8 +40,8 @@ pub(crate) fn record_expiry(limiter: &Limiter, old: UnixSeconds, now: Nanos) -> 
     let Some(left) = limiter.reset(now) else { return 0 };
     let needed = whole_seconds(now.saturating_add(left));
     let limit = limiter.limit();
-    // With sliding windows and GCRA, further requests move the needed expiry. So the expiry is set
-    // later than needed, and stays late enough for many requests in a row.
+    // With sliding windows and GCRA, each request that takes units moves the needed expiry. So the
+    // expiry is set later than needed, and stays late enough for many requests in a row.
     let spare = match limit.algorithm() {
         Algorithm::Fixed => 0,
         Algorithm::Sliding => limit.window() / NANOS + 1,

@@ -1,12 +1,14 @@
 //! The generic cell rate algorithm (GCRA) of ITU-T I.371 and the ATM Forum's traffic management
 //! specification, in its form as a leaky bucket. It is equivalent to the token bucket.
 //!
-//! Let B be the budget, N the window in nanoseconds and G the burst. Each unit raises the level by
-//! N, and the level falls by B per nanosecond. So all numbers are integers and nothing drifts:
+//! Let B be the budget, N the window in nanoseconds and G the burst. The level of the bucket is
+//! stored with `at`, the time of its last change. Each unit that a request takes raises the level
+//! by N, and the level falls by B per nanosecond. So all numbers are integers, and no rounding
+//! errors add up:
 //!
 //! ```text
 //! level(now) = max(0, level - (now - at) * B)
-//! used       = level / N
+//! used       = level / N, rounded up
 //! ```
 //!
 //! A request for `cost` units passes if `level + cost * N <= G * N`. Then it adds `cost * N` to the
@@ -17,7 +19,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {
-    /// The limit of the last request that took units. Its window is not 0.
+    /// The limit of the last request that took units. The limit's window is not 0.
     limit: Limit,
     at: Nanos,
     /// The used units times the window, in unit-nanoseconds; at most `u64::MAX` times the window.
@@ -80,8 +82,8 @@ impl Meter for Gcra {
         self.level = self.level.saturating_sub(self.weight(units));
     }
 
-    /// Sets the level so that it reaches 0 at `end`. The new level is at most that of the burst, or
-    /// the present level if that is higher.
+    /// Sets the level so that it reaches 0 at `end`. The new level is at most the greater of two
+    /// levels: the present one and that of a full burst.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         let Some(end) = end else { return };
         let wanted = u128::from(end.saturating_sub(now)) * u128::from(self.limit.budget());

@@ -82,7 +82,7 @@ pub(super) const WORDS: usize = 6;
 pub(super) trait Meter {
     fn limit(&self) -> Limit;
 
-    /// Returns the time that the state is relative to.
+    /// Returns the start of the window; for GCRA, the time of the last change.
     fn since(&self) -> Nanos;
 
     /// Brings the state to `now`. If `now` is before `since`, no time has passed, and `since`
@@ -100,7 +100,8 @@ pub(super) trait Meter {
     /// Subtracts `units`, but at most the used ones.
     fn give_back(&mut self, units: u64);
 
-    /// Moves the end of the time in which used units count; `None` for never.
+    /// Changes the time at which no units are used any more to `end`, within the bounds that
+    /// [`Limiter::end_at`](super::Limiter::end_at) states.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos);
 
     /// Continues under `limit`, which has the same algorithm, with the same number of used units.
@@ -110,7 +111,7 @@ pub(super) trait Meter {
     fn words(&self) -> [u64; WORDS];
 }
 
-/// Converts to 64 bits; larger numbers become the largest.
+/// Converts to 64 bits; a number that is too large becomes `u64::MAX`.
 pub(super) fn saturate(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }

@@ -62,9 +62,10 @@ impl Limiter {
 
     /// Decides about a request for `cost` units at `now`. `limiter` is `None` for a missing key.
     ///
-    /// Returns the decision, and the limiter to store, if it has changed. A request for 0 units
-    /// always passes and stores nothing. A refused request stores a limiter only if the clock was
-    /// set back, in order to set the limiter's time back, too.
+    /// Returns the decision, and the limiter that the caller must store; `None` if the limiter has
+    /// not changed. A request for 0 units always passes and stores nothing. A refused request
+    /// stores a limiter only if the clock was set back, in order to set the limiter's time back,
+    /// too.
     pub fn decide(
         limiter: Option<&Limiter>,
         limit: &Limit,
@@ -91,10 +92,11 @@ impl Limiter {
         (Decision { allowed, remaining, retry, reset }, stored.then_some(next))
     }
 
-    /// Creates a limiter with `used` units, for a plain number that becomes a limiter.
+    /// Creates a limiter in which `used` units are used. Called when an item with a number as its
+    /// value becomes a limiter.
     ///
-    /// Its window ends at `end`; with `None`, a window of `limit` starts now. GCRA has no windows:
-    /// it ignores a future `end`. With a past `end`, no units are used.
+    /// The limiter's window ends at `end`; with `None`, a window of `limit` starts now. GCRA has no
+    /// windows: it ignores a future `end`. With a past `end`, no units are used.
     pub fn with_used(limit: &Limit, used: u64, end: Option<Nanos>, now: Nanos) -> Limiter {
         let mut limiter = Limiter::new(limit, now);
         limiter.meter_mut().add(used);
@@ -117,14 +119,14 @@ impl Limiter {
         self.meter_mut().give_back(units);
     }
 
-    /// Moves the end of the time in which the used units count. With a past `end`, no units are
-    /// used any more.
+    /// Changes the time at which no units are used any more. If `end` is not after `now`, no units
+    /// are used from now on.
     ///
     /// - A fixed window ends at `end`, or never with `None`.
     /// - A sliding window ends at `end`, but at most one window length from now. `None` changes
     ///   nothing.
-    /// - The level of GCRA changes so that it reaches 0 at `end`. The new level is at most that of
-    ///   the burst, or the present level if that is higher. `None` changes nothing.
+    /// - The level of GCRA changes so that it reaches 0 at `end`. The new level is at most the
+    ///   greater of two levels: the present one and that of a full burst. `None` changes nothing.
     pub fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         *self = self.advanced(now);
         self.meter_mut().end_at(end, now);
@@ -145,8 +147,7 @@ impl Limiter {
         self.used(now) == 0
     }
 
-    /// Returns the time that the state is relative to: the start of the window, or for GCRA the
-    /// last change.
+    /// Returns the start of the window; for GCRA, the time of the last change.
     pub(crate) fn since(&self) -> Nanos {
         self.meter().since()
     }

@@ -1,9 +1,10 @@
-//! The sliding window counter: an estimate of the units used in the last window, from two numbers.
-//! Cloudflare described it in 2017 ("How we built rate limiting capable of scaling to millions of
-//! domains").
+//! The sliding window counter: an estimate of the units used in the last window, from the units
+//! that were taken in the previous and in the current window. Cloudflare described it in 2017 ("How
+//! we built rate limiting capable of scaling to millions of domains").
 //!
 //! Windows of length N follow each other; the first starts with the first request that takes units.
-//! The estimate assumes that the units of the previous window were taken evenly:
+//! The estimate assumes that the units of the previous window were taken evenly. `elapsed` is the
+//! time since the start of the current window:
 //!
 //! ```text
 //! used = ceil(previous * (N - elapsed) / N) + current
@@ -17,7 +18,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindow {
-    /// The limit of the last request that took units. Its window is not 0.
+    /// The limit of the last request that took units. The limit's window is not 0.
     limit: Limit,
     /// The start of the current window.
     start: Nanos,
@@ -91,8 +92,8 @@ impl Meter for SlidingWindow {
         }
         let rest = self.rest(now);
         Some(match units.checked_sub(self.current) {
-            // The units of the previous window fade during this window, those of the current one
-            // during the next.
+            // The units of the previous window fade during the current window. The units of the
+            // current window fade during the next one.
             Some(left) => rest.saturating_sub(self.rest_for(self.previous, left)),
             None => {
                 let faded = self.limit.window() - self.rest_for(self.current, units);
@@ -114,7 +115,8 @@ impl Meter for SlidingWindow {
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         match end {
             Some(end) if end <= now => *self = SlidingWindow::new(&self.limit, now),
-            // The window cannot become longer than N.
+            // The window starts now at the latest, so it ends one window length from now at the
+            // latest.
             Some(end) => self.start = end.saturating_sub(self.limit.window()).min(now),
             None => {}
         }

@@ -42,8 +42,9 @@ impl Stored {
     }
 }
 
-/// Returns the used units times the window at each of `count` nanoseconds from `now`, computed by
-/// the algorithm's definition from all units that were ever taken.
+/// Returns `count` numbers, one for each nanosecond from `now` on: the units that are used then,
+/// multiplied by the window so that the numbers are integers. Computes them by the algorithm's
+/// definition from all units that were ever taken.
 fn used_by_definition(limit: &Limit, takes: &[(Nanos, u64)], now: Nanos, count: u64) -> Vec<u128> {
     let window = limit.window();
     match limit.algorithm() {
@@ -269,7 +270,8 @@ proptest! {
             let mut admitted = 0;
             for (at, cost) in &takes[index..] {
                 admitted += cost;
-                // The length of the shortest interval that holds both requests.
+                // The length of the shortest interval that holds the requests at `start` and at
+                // `at`.
                 let length = at - start;
                 match limit.algorithm() {
                     Algorithm::Fixed if window == 0 => prop_assert!(admitted <= budget),

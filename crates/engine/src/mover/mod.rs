@@ -47,20 +47,20 @@ use walk::{Stepped, run_length, walked};
 
 /// Interval at which the mover checks the condition that it waits for, if nothing wakes it.
 const POLL: Duration = Duration::from_micros(100);
-/// Rest between two steps that no call waits for.
+/// Pause between two steps while the partitions are open, so that no call waits for the steps.
 const REST: Duration = Duration::from_micros(300);
 /// Time before the mover retries a step that failed because of a device or a lack of space.
 const RETRY: Duration = Duration::from_secs(1);
-/// The largest number of checks whether the target's evicted items are durably gone. Then the
-/// motion is given up.
+/// The largest number of times that the mover checks whether the target's evicted items are durably
+/// gone. After that, it gives up the motion.
 const MAX_CHECKS: u32 = 20_000;
 /// The mover requests a commit once per `COMMIT_CHECKS` checks for evicted items.
 const COMMIT_CHECKS: u32 = 64;
-/// The longest time that partitions stay closed for a device that does not respond, in
-/// microseconds.
+/// The longest time that the mover waits until the copies in the target are durable, in
+/// microseconds. After that, it gives up the motion and opens the partitions in the source again.
 const PATIENCE_US: u64 = 5_000_000;
-/// Partitions that could not be moved are skipped when the mover chooses partitions, at most 2 to
-/// the power of `MAX_BACKOFF` times in a row.
+/// When the mover chooses partitions, it skips those that could not be moved: about 2^n times after
+/// n failed attempts, but at most 2^`MAX_BACKOFF` times.
 const MAX_BACKOFF: u32 = 8;
 
 /// Wakes the mover's thread.
@@ -102,8 +102,8 @@ fn run(weak: &Weak<Engine>) {
 }
 
 impl Engine {
-    /// Takes one step of moving keys to the lanes that should own them, for engines without
-    /// threads. Returns true if there is more to do.
+    /// Takes one of the mover's steps, in an engine that was opened without threads. Returns true
+    /// if there is more to do.
     pub fn move_partitions(&self) -> bool {
         self.serve_drains();
         let more = lock(&self.mover).step(self).is_some();
@@ -143,7 +143,7 @@ impl Engine {
     ///
     /// # Errors
     /// If a needed device fails. The table in memory is unchanged then, but the next start may find
-    /// either table, so both must be correct.
+    /// the old table or the new one, so both must be correct.
     pub(crate) fn change_table_in(
         &self,
         needed: &[usize],
@@ -194,7 +194,7 @@ impl Engine {
 
 impl Mover {
     /// Creates the mover at a start. If the table contains a motion, the mover's first job deletes
-    /// what that motion left behind.
+    /// the motion's items from the lane that does not own them.
     pub(crate) fn new(table: &Lanes, lanes: &[Arc<Lane>]) -> Self {
         let Some(motion) = table.motion else { return Mover::default() };
         let at = |number| position_of(lanes, number);
@@ -297,8 +297,8 @@ impl Mover {
             // table of the drained lane would seem out of date to the next start.
             let mut order = engine.working();
             if order.len() < engine.lanes.iter().filter(|lane| engine.is_used(lane)).count() {
-                // A lane that does not record the change would miss the drained lane at the next
-                // start.
+                // At the next start, a lane that has not recorded the change would expect the
+                // drained lane to be there.
                 return Some(RETRY);
             }
             order.retain(|&other| other != position);
@@ -372,7 +372,7 @@ impl Job {
         }
     }
 
-    /// Enters the phase that follows the current one, which is done.
+    /// Enters the phase after the current one, which has ended.
     fn enter_next(&mut self, engine: &Engine) -> Stepped {
         let (source, target) = (&engine.lanes[self.from], &engine.lanes[self.to]);
         self.phase = match self.phase {
@@ -439,8 +439,8 @@ impl Job {
             }
         });
         if changed.is_err() {
-            // It is unknown which of the two tables a start would find. No session may write to the
-            // partitions until that is known.
+            // It is unknown whether a start would find the old or the new table of lanes. No
+            // session may write to the partitions until that is known.
             return Stepped::Failed;
         }
         self.open(engine, self.to);
@@ -479,8 +479,8 @@ impl Job {
     }
 }
 
-/// Waits until everything that the target evicted from these segments is durably gone. Fails after
-/// [`MAX_CHECKS`] checks.
+/// Checks whether everything that the target evicted from the segments `evicting` is durably gone.
+/// Returns `Waiting` until it is, or `Failed` after [`MAX_CHECKS`] checks.
 fn await_evictions(
     target: &Lane,
     session: &LaneSession,
@@ -490,7 +490,7 @@ fn await_evictions(
     evicting.retain(|&(number, generation)| target.log.is_evicting_from(number, generation));
     *checks += 1;
     // The cleaner may have removed items from a segment without emptying it. Such a segment has
-    // kept ends, and these must go, too.
+    // kept ends. The motion must wait until it is cleaned, too.
     if evicting.is_empty() && !target.log.keeps_ends() {
         return Stepped::Done;
     }
@@ -516,8 +516,9 @@ fn raise_versions(source: &Lane, target: &Lane, partitions: &Range<usize>) -> St
     }
 }
 
-/// Waits until a commit of the lane is durable, unless the lane promises no durability. Fails if a
-/// commit was undone since the lane's undo count was `undo_count`.
+/// Returns `Waiting` until a commit of the lane is durable. Returns `Failed` if a commit was undone
+/// since the lane's undo count was `undo_count`, and `Done` otherwise, or at once if the lane
+/// promises no durability.
 fn await_durable(
     lane: &Lane,
     session: &LaneSession,

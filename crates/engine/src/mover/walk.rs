@@ -17,7 +17,7 @@ use std::task::Waker;
 
 /// The largest number of items per step.
 const CHUNK: usize = 64;
-/// Bytes copied after which a step ends.
+/// A step ends once it has copied more than this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// The result of a step.
@@ -29,21 +29,21 @@ pub(super) enum Stepped {
     Waiting,
     /// The phase has ended.
     Done,
-    /// The step is not possible now.
+    /// The step failed. The mover gives the motion up, or tries again later.
     Failed,
 }
 
 impl Walk {
-    /// Drops the reads that the current chunk waited for.
+    /// Drops the reads that items of the last step wait for.
     pub(super) fn forget_reads(&mut self, lane: &LaneSession) {
         self.reads.take().into_iter().for_each(|reads| lane.release(reads, None));
     }
 
     /// Deletes the next few items that an earlier attempt to move the partitions left in the
-    /// target. Fails if such an item is unreadable: it may be readable after a restart, and then
-    /// the target may show it as the item of a key that was deleted. If the stripes also hold keys
-    /// that the target keeps, an unreadable item may be the item of such a key. Then this function
-    /// fails only if an earlier attempt noted unreadable leftovers.
+    /// target. Fails at an unreadable item: it may be readable after a restart, and the target may
+    /// then show it although its key was deleted. If the stripes also hold keys that the target
+    /// keeps, the unreadable item may belong to one of those. Then this function fails only if the
+    /// lane has noted that unreadable items may belong to keys of other lanes.
     pub(super) fn clear(
         &mut self,
         lane: &LaneSession,
@@ -65,8 +65,8 @@ impl Walk {
         self.delete(lane, walked, partitions, false)
     }
 
-    /// Deletes the next few of the lane's items that belong to the partitions. With
-    /// `all_readable`, fails at an unreadable item.
+    /// Deletes the next few of the lane's items that belong to the partitions. With `all_readable`,
+    /// fails at an unreadable item.
     fn delete(
         &mut self,
         lane: &LaneSession,
@@ -139,7 +139,7 @@ impl Walk {
         self.chunk(lane, each)
     }
 
-    /// Calls `each` for a chunk of the handles.
+    /// Calls `each` for at most [`CHUNK`] of the handles.
     fn chunk(
         &mut self,
         lane: &LaneSession,
@@ -194,10 +194,10 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
 }
 
 /// Durably deletes strays before any client is served: items that recovery found in a lane that
-/// does not own their partitions. Strays may be older than versions that the owners have had, so
-/// clients must never see them. With `all`, no stray may be left, because the lane may own the
-/// partitions of its strays as soon as clients are served. That happens if another lane is
-/// forgotten and its partitions are given away.
+/// does not own their partitions. A stray may be an older version than those that the owner of its
+/// partition has stored, so clients must never see it. With `all`, fails if a stray cannot be
+/// deleted. The caller sets `all` if a lost lane is forgotten and its partitions are given away:
+/// this lane may then own the partitions of its strays as soon as clients are served.
 pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));
     if strays.is_empty() {

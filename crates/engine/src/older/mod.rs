@@ -10,12 +10,13 @@
 //! only if two keys have the same position and agree in 44 further bits.
 //!
 //! Until a slot is resolved
-//! - a look-up may use an older slot for any key except the key that was set over it, even when the
-//!   newer version of that key is gone;
-//! - all sets over older slots of one position are of one key; a write of another key first looks
-//!   at the records;
+//! - a look-up of any key may find the record through the older slot. The exception is the key that
+//!   was set over it, even when the newer version of that key is gone;
+//! - a set of another key with the same position reads the records before it writes. So all older
+//!   slots of one position were made by sets of the same key;
 //! - the record counts as alive, so its segment is not freed without a walk over it;
-//! - its segment has noted a death but gets no dead map, so ends that hide the record are kept.
+//! - the log has noted a death in the record's segment. But the segment gets no dead map, so the
+//!   ends that hide the record are not freed.
 //!
 //! The cleaner resolves older slots when it walks their segment, before it makes a dead map of the
 //! segment, and when there are many. It uses the segment's summary if there is one. Otherwise it
@@ -48,7 +49,8 @@ const INDEX_PERCENT: u64 = 94;
 /// The largest number of records of a segment that the cleaner reads one by one if the summary does
 /// not resolve their slots. For more records, the cleaner reads the whole segment.
 const FEW: usize = 8;
-/// The number of segments per turn whose older slots are resolved when nothing else can be freed.
+/// If nothing else can be freed, the cleaner resolves the older slots that lead to one segment. If
+/// it can resolve none of them, it tries another segment, up to this many segments per turn.
 const SEGMENTS_PER_TURN: usize = 4;
 /// The number of records after which the cleaner passes a quiescent point, so that memory can be
 /// reclaimed.
@@ -60,7 +62,8 @@ const RETRY: UnixSeconds = 60;
 const TURNS: u32 = 256;
 
 impl Lane {
-    /// Publishes the slot of a record of `size` bytes over `old`, whose record was not read.
+    /// Publishes `slot`, which leads to a new record of `size` bytes, in `place`, and marks `old`
+    /// as older. The record of `old` was not read.
     pub(crate) fn fill_over(
         &self,
         guard: &Guard<'_>,
@@ -71,8 +74,8 @@ impl Lane {
         size: usize,
     ) {
         let address = old.slot().address();
-        // `insert` comes before `note_death`: a dead map that includes the death must see that
-        // there is an older slot.
+        // `insert` comes before `note_death`. So when the cleaner begins a dead map that includes
+        // this death, it finds the older slot and lets the map wait.
         let size = self.log.likely_size(address.segment(), size) as u32;
         self.older.insert(&self.log, address.segment(), entry(address, key), size);
         self.log.note_death(address.segment());
@@ -107,7 +110,7 @@ impl Lane {
     }
 
     /// Reverts [`Lane::fill_over`] when the newer version at `place` is undone. Returns false if
-    /// the older slot is gone.
+    /// the older slot is no longer in the index.
     pub(crate) fn take_back_over(
         &self,
         guard: &Guard<'_>,
@@ -127,8 +130,8 @@ impl Lane {
         true
     }
 
-    /// Forgets a slot that is removed from the index, if it is an older one. Does not read its
-    /// record.
+    /// Forgets a slot that is removed from the index, if it is an older one. Also works if its
+    /// record is unreadable, because it does not read the record.
     pub(crate) fn forget_older(&self, slot: Slot) {
         if slot.is_older() {
             self.older.forget(&self.log, slot.address());
@@ -142,8 +145,8 @@ impl Lane {
         let of_items =
             (u128::from(data) * u128::from(items) / u128::from((items + older).max(1))) as u64;
         let bytes = (of_items / DATA_SHARE).min(self.budget.limit() / MEMORY_SHARE);
-        // If nothing may be lost, an unreadable record of an older slot prevents tombstones from
-        // being dropped. So no older slots are added while there are such records.
+        // If the lane may lose nothing, an unreadable record of an older slot prevents the cleaner
+        // from dropping tombstones. So no older slots are added while there are such records.
         let waits = self.may_lose_nothing() && self.older.skipped() > 0;
         let most = if waits || self.index.fills(INDEX_PERCENT) { 0 } else { bytes / BYTES };
         self.older.most.store(most as usize, Ordering::Relaxed);
@@ -180,7 +183,8 @@ impl Cleaner {
         let Some(number) = self.settling.waiting.pop_first() else { return false };
         self.resolve_segment(lane, number);
         if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited) {
-            // The dead maps that wait for these segments are tried again after a commit.
+            // After a commit, the cleaner tries again to make the dead maps that waited for these
+            // segments.
             durable.want_commit();
         }
         true
@@ -194,8 +198,8 @@ impl Cleaner {
         if !is_due {
             return;
         }
-        // The limit is computed before skipped segments are retried. It depends on the number of
-        // skipped segments, and they may be skipped again.
+        // The limit is computed before `retry` readmits the skipped segments, because it depends on
+        // their number. They may still be unreadable, and then the cleaner skips them again.
         lane.limit_older();
         if found / RETRY != now / RETRY {
             self.settling.waiting.extend(lane.older.retry());
@@ -206,8 +210,8 @@ impl Cleaner {
         }
     }
 
-    /// Resolves some older slots when nothing else can be freed, because their records may be dead.
-    /// Returns false if none of them could be resolved.
+    /// Resolves some older slots. Called when nothing else can be freed: the records of these slots
+    /// may be dead. Returns false if it could resolve none of them.
     pub(super) fn resolve_any(&mut self, lane: &Lane) -> bool {
         (0..SEGMENTS_PER_TURN).any(|_| {
             lane.older.longest().is_some_and(|number| self.resolve_segment(lane, number) > 0)

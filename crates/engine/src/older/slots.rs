@@ -1,5 +1,5 @@
-//! The lists of older slots, one for each segment that they lead to. A set has superseded the item
-//! of an older slot without reading it.
+//! The lists of older slots. Each segment that older slots lead to has one list. A set has
+//! superseded the item of an older slot without reading it.
 
 use crate::UnixSeconds;
 use crate::key::Key;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 
 /// The number of locks that the lists are spread over.
 const SHARDS: usize = 64;
-/// The number of hash bits that are remembered of the key that was set.
+/// An entry has this many bits of the hash of the key that was set.
 const HASH_BITS: u32 = 44;
 const HASH_MASK: u64 = (1 << HASH_BITS) - 1;
 /// Approximate memory of an older slot, in bytes: its slot in the index and its entry.
@@ -30,8 +30,8 @@ const FOUND_BYTES: u64 = 48;
 /// Memory of a list in addition to its entries, in bytes.
 const LIST_BYTES: usize = 96;
 
-/// An older slot: the offset of its record in units of 8 bytes (bits 44 and up), then 44 bits of
-/// the hash of the key whose set superseded it.
+/// The entry of an older slot: the offset of its record in units of 8 bytes (bits 44 and up), then
+/// 44 bits of the hash of the key whose set superseded the record.
 pub(super) type OlderEntry = u64;
 
 pub(super) fn entry(address: Address, key: &Key<'_>) -> OlderEntry {
@@ -64,9 +64,10 @@ pub(super) struct List {
     pub(super) gone: usize,
     /// The entries before this index are sorted. A later look-up sorts the other entries.
     pub(super) sorted: usize,
-    /// Approximate bytes of the old records, assuming the sizes of the records set over them.
+    /// The size of the old records in bytes, estimated: each is assumed to be as long as the record
+    /// that was set over it.
     pub(super) record_bytes: u32,
-    /// The value of `record_bytes` that the log was last told.
+    /// The value of `record_bytes` when it was last reported to the log.
     pub(super) told: u32,
 }
 
@@ -139,13 +140,14 @@ impl List {
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) lists: RecordMap<SegmentNumber, List>,
-    /// Segments with lists, the longest last: see [`List::length_class`].
+    /// Segments with lists, sorted by the length of their lists, the longest list last: see
+    /// [`List::length_class`].
     pub(super) by_length: BTreeSet<(u32, SegmentNumber)>,
     /// Segments with older slots that cannot be resolved, because their records are unreadable.
     /// These segments are not in `by_length`.
     pub(super) skipped: HashSet<SegmentNumber>,
-    /// Segments that wait for dead maps. While a segment waits, no further older slot that leads
-    /// to it may be added.
+    /// Segments that wait for dead maps. While a segment waits, no further older slot that leads to
+    /// it may be added.
     pub(super) closed: HashSet<SegmentNumber>,
 }
 
@@ -232,7 +234,7 @@ impl OlderSlots {
         Some(list.entries[at] & HASH_MASK == key.beyond_position())
     }
 
-    /// Forgets an older slot that is resolved or gone.
+    /// Forgets an older slot that is resolved or no longer in the index.
     pub(crate) fn forget(&self, log: &Log, address: Address) {
         let mut shard = lock(self.shard(address.segment()));
         let list = shard.lists.get_mut(&address.segment());
@@ -312,7 +314,8 @@ impl OlderSlots {
         tried
     }
 
-    /// Closes a segment until its dead map is made: no further older slots may lead to it.
+    /// Closes a segment until its dead map is made: until then, no further older slot that leads to
+    /// it may be added.
     pub(super) fn close(&self, number: SegmentNumber) {
         if lock(self.shard(number)).closed.insert(number) {
             self.closed.fetch_add(1, Ordering::Relaxed);
@@ -326,13 +329,14 @@ impl OlderSlots {
         }
     }
 
-    /// Returns true if more older slots may lead to the segment.
+    /// Returns true if older slots that lead to the segment may be added.
     pub(crate) fn is_open(&self, number: SegmentNumber) -> bool {
         self.closed.load(Ordering::Relaxed) == 0
             || !lock(self.shard(number)).closed.contains(&number)
     }
 
-    /// Notes that a record of `bytes` was found dead in a commit that may still fail.
+    /// Notes that a record of `bytes` bytes was found dead while `commit` was open. This commit may
+    /// still fail, and an undo then needs the size.
     pub(super) fn note_found_dead(&self, address: Address, bytes: usize, commit: u64) {
         let mut found = lock(&self.found_dead);
         if found.insert(address, (bytes as u32, commit)).is_none() {
@@ -340,13 +344,14 @@ impl OlderSlots {
         }
     }
 
-    /// Returns the size of a record that was found dead, in bytes, while the commit that was open
-    /// then may still fail.
+    /// Returns the size in bytes of a record that was found dead. Returns `None` once the commit
+    /// that was open when it was found is durable.
     pub(crate) fn size_of_dead(&self, address: Address) -> Option<u32> {
         lock(&self.found_dead).get(&address).map(|&(bytes, _)| bytes)
     }
 
-    /// Drops the notes of records that were found dead up to `commit`, which is durable.
+    /// Drops the notes of records that were found dead while `commit` or an earlier commit was
+    /// open. `commit` is durable.
     pub(crate) fn settle(&self, commit: u64) {
         let mut found = lock(&self.found_dead);
         let before = found.len();
@@ -354,7 +359,7 @@ impl OlderSlots {
         self.budget.release((before - found.len()) as u64 * FOUND_BYTES);
     }
 
-    /// Writes all older slots to an image.
+    /// Writes all older slots to an index image.
     pub(crate) fn save(&self, image: &mut impl Write) -> io::Result<()> {
         let shards: Vec<_> = self.shards.iter().map(lock).collect();
         let lists = || shards.iter().flat_map(|shard| &shard.lists);
@@ -404,7 +409,8 @@ pub(crate) struct OlderSlotWork {
 }
 
 impl OlderSlotWork {
-    /// Notes that a dead map of the segment is wanted.
+    /// Notes that a dead map of the segment waits until the cleaner has resolved the segment's
+    /// older slots. Closes the segment, so that no further older slots delay the map.
     pub(crate) fn want(&mut self, older: &OlderSlots, number: SegmentNumber) {
         older.close(number);
         self.waiting.insert(number);

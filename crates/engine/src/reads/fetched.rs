@@ -18,11 +18,11 @@ use std::task::Waker;
 
 /// The largest number of fetched records that a session keeps although no call needs them.
 const IDLE: usize = 256;
-/// While fetched records and reads in flight take more bytes than this, or than a quarter of the
-/// session's share, records that no call needs are dropped. One such record is always kept.
+/// While fetched records and reads in flight take more bytes than this, or than a quarter of
+/// [`ReadShare::most`], records that no call needs are dropped. One such record is always kept.
 const IDLE_BYTES: usize = 1 << 20;
-/// Size of a read that covers many records, in bytes. Large enough that a segment takes few reads,
-/// small enough not to delay other reads.
+/// Size of a read that covers many records, in bytes. It is large enough that a segment takes few
+/// reads, and small enough not to delay other reads.
 const RUN: usize = 128 << 10;
 /// The largest part of a fetched record that is prefetched into the processor's cache, in bytes.
 const PREFETCHED: usize = 2 << 10;
@@ -61,8 +61,8 @@ struct Expected {
     users: u32,
     /// Memory that the read takes, in bytes; 0 before the read has begun.
     bytes: usize,
-    /// The number of bytes to read, if known: [`RUN`], or the size of a record that turned out to
-    /// be larger than its first read.
+    /// The number of bytes to read: [`RUN`], or the size of a record that turned out to be larger
+    /// than its first read. If `None`, the log chooses the number.
     size: Option<usize>,
 }
 
@@ -74,17 +74,18 @@ pub(crate) struct Fetched {
     inbox: Arc<Inbox>,
     queue: Option<RefCell<Box<dyn ReadQueue>>>,
     arrived: RecordMap<RecordId, Arrived>,
-    /// Arrived records that no call needed any more when they were added, the oldest first. A later
-    /// call may still use them.
+    /// Arrived records that no call needed any more when they were added to this list, the oldest
+    /// first. A later call may still use them.
     idle: RefCell<VecDeque<RecordId>>,
     /// Unreadable records. A record is forgotten once no call needs it any more. The next request
     /// reads it again.
     unreadable: Vec<RecordId>,
     /// Records that were requested but have not arrived.
     expected: RefCell<RecordMap<RecordId, Expected>>,
-    /// The records of `expected` whose read has not begun, in the order of the reads.
+    /// The records of `expected` whose read has not begun. The first one is read next.
     waiting: RefCell<VecDeque<RecordId>>,
-    /// The records that the queue is reading, by the number of the read.
+    /// The records that the queue is reading. The key is the number that identifies the read in the
+    /// queue, from `next_number`.
     queued: RefCell<RecordMap<u64, RecordId>>,
     next_number: Cell<u64>,
     /// The number of reads in flight.
@@ -93,7 +94,7 @@ pub(crate) struct Fetched {
     bytes: Cell<usize>,
     /// The memory share that `bytes` is charged to.
     share: ReadShare,
-    /// Limits how often the thread looks for the end of a read before it blocks.
+    /// Decides whether the session's thread, when it has no work, polls for ended reads or blocks.
     poll_budget: PollBudget,
     /// Records that calls requested since the last [`Fetched::take`].
     wanted: RefCell<RecordIds>,
@@ -132,9 +133,10 @@ impl Fetched {
 
     /// Takes the records that have arrived. May forget records that no call waits for.
     pub(crate) fn turn(&mut self, log: &Log) {
-        // Unreadable records are forgotten before the untaken requests below are released. A call
-        // that found a record unreadable, but must wait for another record, has to find the first
-        // record unreadable again.
+        // Forgets unreadable records that no call has requested. Requests that are still in
+        // `wanted` are released only below, so their records stay for this turn. A call may have
+        // found such a record unreadable and now wait for another record. When the call is
+        // repeated, it must find the first record unreadable again.
         self.unreadable.retain(|id| {
             let wanted = self.arrived.get(id).is_some_and(|record| record.users.get() > 0);
             if !wanted {
@@ -164,8 +166,8 @@ impl Fetched {
         queue.get_mut().ended(&mut |number, read| {
             let Some(id) = queued.remove(&number) else { return };
             if let Ok(bytes) = &read {
-                // The device wrote the record to memory and not to the processor's caches. All
-                // records are prefetched before the first record is used.
+                // The device wrote the record to memory and not to the processor's caches. So all
+                // records of this turn are prefetched before any is used: the prefetches overlap.
                 prefetch::all(&bytes[..bytes.len().min(PREFETCHED)]);
             }
             ended.push((id, read));
@@ -178,8 +180,8 @@ impl Fetched {
             match checked {
                 Ok((Some(size), _)) => self.wait_again(id, size),
                 Ok((None, bytes)) => self.arrive(id, Read::Record(bytes)),
-                // The error may concern bytes that lie beside the record. A reader thread reads
-                // fewer of these bytes.
+                // The error may concern bytes beside the record. A reader thread reads fewer of
+                // these bytes, so its read may succeed.
                 Err(_) => self.ask_readers(id, None, None),
             }
         }
@@ -305,8 +307,8 @@ impl Fetched {
         self.readers.large.refuses(id)
     }
 
-    /// Wakes the thread if more reads have ended since this turn took the arrived ones. The thread
-    /// may already have used up the wake-up for these reads, and no other wake-up would come.
+    /// Wakes the session's thread if more reads have ended since this turn took the arrived ones.
+    /// The wake-up for these new reads may already have been consumed, and no other would come.
     fn wake_for_more(&self) {
         let queued = self.queue.as_ref().is_some_and(|queue| queue.borrow_mut().has_ended());
         if queued || self.inbox.any.load(Ordering::Acquire) {
@@ -321,7 +323,7 @@ impl Fetched {
         self.want_bytes(log, id, None)
     }
 
-    /// As [`Fetched::want`], but reads [`RUN`] bytes: the record and those behind it. See
+    /// As [`Fetched::want`], but reads [`RUN`] bytes: the record and the bytes behind it. See
     /// [`Fetched::run`].
     pub(crate) fn want_run(&self, log: &Log, id: RecordId) -> bool {
         self.want_bytes(log, id, Some(RUN))
@@ -359,7 +361,8 @@ impl Fetched {
         for id in reads.ids {
             // Only the records of large values are at offset 0.
             if id.address.offset() == 0 {
-                // A call that now waits for the head of the same value still needs the value.
+                // If the call now waits for another part of the same segment, such as the head, it
+                // has not used the value yet.
                 let is_same = |next: &RecordId| {
                     next.address.segment() == id.address.segment()
                         && next.generation == id.generation
@@ -367,9 +370,9 @@ impl Fetched {
                 let again = next.is_some_and(|next| next.ids.iter().any(is_same));
                 self.readers.large.release(id, !again);
             }
-            // A large value that has arrived in memory is neither in `expected` nor in `arrived`.
-            // If it was then dropped and requested once more, it is in `expected`, but its users do
-            // not include this request. So the subtractions saturate.
+            // A large value that is in memory is neither in `expected` nor in `arrived`. If another
+            // call requests it again after its memory was dropped, it is in `expected`. The users
+            // there do not include the request that is released now. So the subtractions saturate.
             if let Some(expected) = self.expected.borrow_mut().get_mut(&id) {
                 expected.users = expected.users.saturating_sub(1);
             } else if let Some(record) = self.arrived.get(&id) {
@@ -424,8 +427,9 @@ impl Fetched {
         self.arrived.get(&id)?.bytes.as_deref()
     }
 
-    /// Returns the head of a large value of `len` bytes, which was fetched under the address
-    /// [`Log::jumbo_head`]. The value itself is absent, so the caller must not read it.
+    /// Returns the head of the large record whose value has `len` bytes, if the head was fetched
+    /// under the address [`Log::jumbo_head`]. The value itself is absent, so the caller must not
+    /// read it.
     pub(crate) fn get_head(&self, head: RecordId, len: usize) -> Option<Record<'_>> {
         let bytes = self.arrived.get(&head)?.bytes.as_ref()?;
         let record = bytes.get(head.address.offset()..)?;

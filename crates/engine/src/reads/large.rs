@@ -9,13 +9,15 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of times that a value is read into memory before a call uses it. Calls may
-/// evict each other's values, or a call may also need room for a new large value, and that room
-/// never becomes free. At this limit, the next call that needs the value is refused.
+/// The largest number of times that a value is read into memory before a call uses it. At this
+/// limit, the next call that needs the value is refused. Without the limit, two calls could evict
+/// each other's values without end. A call that needs a value and also room for a new one might
+/// wait for ever.
 const MOST_READS: u32 = 16;
 
-/// Time for which a value that no call requests is remembered after it was last read into memory,
-/// in seconds. A value stays so long only if its call gave up while it was reading the head.
+/// Number of seconds for which a value without requests stays in the table, counted from its last
+/// read into memory. Such a value exists only if the call that needed it was abandoned during a
+/// read of the value's head.
 const ABANDONED_AFTER: UnixSeconds = 60;
 
 /// The values that calls of any session need.
@@ -70,12 +72,14 @@ impl LargeReads {
     }
 
     /// Returns a number that grows with each read of a value and with its first use afterwards.
+    /// While the number stays the same, no call has got further.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
     /// Returns true if the value was read [`MOST_READS`] times in vain, so that the call that needs
-    /// it must be refused. Also sets the count of reads to 0, so that later calls may try again.
+    /// it must be refused. In this case, also sets the count of reads to 0, so that later calls may
+    /// try again.
     pub(super) fn refuses(&self, id: RecordId) -> bool {
         let mut values = lock(&self.values);
         let Some(needed) = values.get_mut(&id).filter(|needed| needed.reads >= MOST_READS) else {
@@ -101,8 +105,9 @@ impl LargeReads {
         unused.map(|(id, _)| id.address.segment()).collect()
     }
 
-    /// Returns the unused values, those read least often first. A value that was read more often
-    /// has lost its frame more often, so it should keep it now.
+    /// Returns the unused values, those read least often first, in the order in which they may lose
+    /// their frames. A value that was read more often has lost its frame more often, so it comes
+    /// later.
     pub(crate) fn least_read(&self) -> Vec<RecordId> {
         let values = lock(&self.values);
         let unused = values.iter().filter(|(_, needed)| needed.reads > 0);
@@ -160,8 +165,8 @@ mod tests {
         read_again(1);
         assert!(values.refuses(id(7)));
         assert!(!values.refuses(id(7)), "one call is refused");
-        // A call gives up while it reads the value's head, so no request is left. The next call is
-        // still refused.
+        // The call is abandoned while it reads the value's head, so no request is left. The next
+        // call is still refused.
         read_again(MOST_READS);
         values.release(id(7), false);
         assert!(values.refuses(id(7)) && !values.refuses(id(7)));

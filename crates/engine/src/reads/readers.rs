@@ -1,4 +1,6 @@
-//! Threads that read records from the store for sessions that cannot read by themselves.
+//! Threads that read from the store for sessions: all records if a session has no read queue. For
+//! other sessions, they read large values, and records that the queue did not accept or could not
+//! read.
 
 use crate::lane::Lane;
 use crate::lock::lock;
@@ -66,7 +68,8 @@ impl Lane {
                 }),
         };
         let read = read.unwrap_or_else(|error| match error.kind() {
-            // The record is intact, so calls that need it may request it again, but not at once.
+            // The record is intact, so calls that need it may request it again. The pause keeps
+            // them from doing so at once.
             io::ErrorKind::OutOfMemory => {
                 thread::park_timeout(NO_MEMORY);
                 Read::InMemory

@@ -62,9 +62,9 @@ pub(crate) struct Readers {
 pub(crate) struct Request {
     /// The record's address and the generation of its segment.
     pub(crate) id: RecordId,
-    /// The number of bytes to read, if known.
+    /// The number of bytes to read. If `None`, the log chooses the number.
     pub(crate) size: Option<usize>,
-    /// The memory reserved for a large value.
+    /// The memory that is reserved for a large value. `None` if the value itself is not to be read.
     pub(crate) charge: Option<Charge>,
     /// The destination of the result, and the waker that is woken when the result is there.
     pub(crate) inbox: Arc<Inbox>,
@@ -86,7 +86,7 @@ impl Charge {
     }
 
     /// Charges memory for a large value. If there is no room, returns `None` and tells the cleaner
-    /// how much is wanted.
+    /// how much memory is needed.
     pub(crate) fn wanted(budget: &Arc<Budget>, bytes: u64) -> Option<Charge> {
         if !budget.try_charge_wanted(bytes) {
             budget.want(bytes);
@@ -105,8 +105,8 @@ impl Charge {
     }
 }
 
-/// Memory of a session's reads, charged to the lane's budget in [steps](SHARE_STEP), and the
-/// session's share of the limit for all sessions.
+/// Charges the memory of a session's reads to the lane's budget, in [steps](SHARE_STEP). Also
+/// limits this memory: all sessions share one limit, and each has the same share of it.
 #[derive(Debug)]
 pub(crate) struct ReadShare {
     pub(super) readers: Arc<Readers>,

@@ -18,7 +18,8 @@ const FRAMES_LEFT: usize = 16;
 
 impl Lane {
     /// Writes the image. The caller ensures that everything is durable and that no thread writes or
-    /// cleans. Returns `None` if the store has no room for the image.
+    /// cleans. Returns the image's first place and its length in bytes; `None` if the store has no
+    /// room for it.
     ///
     /// # Errors
     /// Those of the device.
@@ -40,8 +41,9 @@ impl Lane {
         self.log.store().is_some() && self.log.read_image().is_some()
     }
 
-    /// Loads the index and the segment table from the image of the last stop. Returns `None` if the
-    /// image cannot be used; the lane must then be built again and read the log.
+    /// Loads the index and the segment table from the image of the last stop. Returns `None` if
+    /// there is no image that can be used. The caller must then build the lane again and recover it
+    /// from the log.
     ///
     /// # Errors
     /// Those of the device.
@@ -91,7 +93,8 @@ impl Lane {
 }
 
 impl crate::index::Index {
-    /// Writes the tables, preceded by the data that `between` writes.
+    /// Writes the number of stripes and then the tables. `between` writes other data between these
+    /// two.
     pub(crate) fn save<W: Write>(
         &self,
         image: &mut W,
@@ -109,8 +112,8 @@ impl crate::index::Index {
         Ok(())
     }
 
-    /// Reads the tables into an empty index with the same number of stripes. `between` reads the
-    /// data that precedes the tables.
+    /// Reads what [`Self::save`] wrote into an empty index with the same number of stripes.
+    /// `between` reads the data between the number of stripes and the tables.
     pub(crate) fn restore<R: Read>(
         &self,
         image: &mut R,

@@ -16,7 +16,8 @@ use std::io::{self, ErrorKind};
 /// The jumbos of a lane.
 #[derive(Default)]
 pub(super) struct Jumbos {
-    /// The newest version of each key among the jumbos, without those that a flush hides.
+    /// The newest version of each key among the jumbos. Versions that a flush_all hides are left
+    /// out.
     versions: HashMap<KeyHash, Version>,
     /// Jumbos that are not in memory, and whether each is the newest version of its key.
     unread: HashMap<SegmentNumber, bool>,
@@ -32,8 +33,9 @@ impl Jumbos {
         self.unread.extend(numbers.into_iter().map(|number| (number, true)));
     }
 
-    /// Adds a version. Returns false if a newer version of its key is known. Later passes know only
-    /// the newest version, so this function notes the superseded version.
+    /// Adds a version. Returns false if a newer version of its key is known. Notes in `newest` that
+    /// the older of two versions is superseded: a later pass gets only the newest version and could
+    /// not find this out.
     fn add(&mut self, key: KeyHash, version: Version, newest: &Newest) -> bool {
         let known = self.versions.entry(key).or_insert(version);
         if version.supersedes(known) {
@@ -106,7 +108,8 @@ impl Lane {
         Ok(Some(scan))
     }
 
-    /// Enters the jumbos that are not in memory: the newest versions as items, the others as dead.
+    /// Enters the jumbos that are not in memory into the segment table and the index. Those that
+    /// are not the newest versions of their keys, or that a dead map marks, become dead segments.
     pub(super) fn settle_unread(&self, survey: &Survey, jumbos: &Jumbos) -> Result<(), StoreError> {
         for found in &survey.segments {
             let Some(&newest) = jumbos.unread.get(&found.number) else { continue };
@@ -134,8 +137,8 @@ mod tests {
     use larder_log::Budget;
     use std::sync::Arc;
 
-    /// Later passes enter only the newest version, so the first pass must note a segment whose
-    /// value is superseded, in either order of the segments.
+    /// Later passes enter only the newest version. So the first pass must note the segment whose
+    /// value is superseded, in whichever order it reads the two segments.
     #[test]
     fn a_superseded_value_is_noted_whatever_comes_first() {
         let key = KeyHash { lo: 1, hi: 2 };

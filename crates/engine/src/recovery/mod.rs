@@ -44,10 +44,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// The largest number of threads that fill a lane's index.
+/// The largest number of threads that fill a lane's index, and of threads that read its segments.
 const THREADS: usize = 16;
-/// Number of threads that read segments, per thread that fills the index. In total at most
-/// [`THREADS`] threads read. About half of them wait for the device.
+/// Number of threads that read segments, per thread that fills the index. About half of the reading
+/// threads wait for the device.
 const READERS: usize = 2;
 /// The segments that the reading threads hold take at most 1/`READER_SHARE` of memory.
 const READER_SHARE: u64 = 16;
@@ -74,7 +74,7 @@ impl Lane {
         };
         let threads = options.threads;
         let surveyors = if threads > 1 { SURVEYORS } else { 1 };
-        // All places hold discarded data, so there is nothing to survey.
+        // If all places hold discarded data, there is nothing to survey.
         let survey = if report.discarded {
             self.log.survey_nothing()
         } else {
@@ -99,12 +99,14 @@ impl Lane {
         let useless: Vec<_> = useless.map(|(found, _)| found.number).collect();
         let read = scans.iter().flatten();
         let newest = read.clone().map(|scan| scan.last_commit);
-        // The next commit number must be above all of these numbers. After the last good commit,
-        // segments of failed commits may have been opened and dead maps written.
+        // The next commit number must be above every commit number in the store, and not only above
+        // the last good commit. Failed commits after that one may have left newer numbers in
+        // headers of segments and in dead maps.
         let newest = newest.chain(survey.segments.iter().map(Found::newest_known)).max();
         self.log.finish_recovery(&survey, &loaded, &useless, newest.unwrap_or(0))?;
-        // Records that are unreadable now may be readable at the next start. So their segments
-        // count as having deaths that no dead map marks.
+        // Records that are unreadable now may be readable at the next start, which must not take
+        // them for current. So their segments count as having deaths that no dead map marks. Ends
+        // that hide these records then stay.
         let is_damaged = |(found, scan): &(&Found, &Option<Scan>)| {
             found.unmarked || scan.is_some_and(|scan| scan.gaps > 0)
         };
@@ -145,8 +147,8 @@ impl Lane {
         Shared { survey, fence, newest, threads, readers }
     }
 
-    /// Reads the segments and fills the index with the newest version of each key. Notes in `scans`
-    /// what was found in each segment of the survey that could be read.
+    /// Reads the segments and fills the index with the newest version of each key. Stores in
+    /// `scans` what it found in each readable segment of the survey.
     fn fill_index(
         &self,
         shared: &Shared<'_>,
@@ -172,8 +174,8 @@ impl Lane {
         Ok(jumbos)
     }
 
-    /// Fills the index with the newest version of each key in this pass, and adds the number of
-    /// items to `all`. Only counts them if memory has no room for the index.
+    /// Adds the newest version of each key of this pass to the index, and the number of these items
+    /// to `all`. If memory has no room for an index of `all` items, only counts the items.
     fn publish(
         &self,
         shared: &Shared<'_>,
@@ -254,7 +256,8 @@ impl Lane {
         *lock(&self.cold) = cold;
     }
 
-    /// Marks the store as in use, and continues with versions above all used ones.
+    /// Marks the store as in use. From now on, the lane gives items seqs above all seqs that the
+    /// store has used.
     pub(crate) fn begin_life(
         &self,
         store: &Store,
@@ -269,8 +272,9 @@ impl Lane {
         self.index.raise_seq(newest);
         self.flush_at.store(superblock.pending_flush, Ordering::Relaxed);
         if superblock.counter == 0 {
-            // A new store gets both copies of the superblock. A single copy is the mark of an
-            // interrupted start.
+            // A new store needs both copies of the superblock, because a single copy means that a
+            // start was interrupted. Each change writes one copy, so this change writes the first
+            // copy and the next change the second.
             store.change_superblock_now(|_| {})?;
         }
         store.change_superblock_now(|superblock| {
@@ -297,21 +301,21 @@ fn count_damage(
 ) -> Accepted {
     let mut accepted = Accepted::default();
     let seen = segments::proof(scans);
-    // A damaged header counts as damage only if its commit was durable. Otherwise the header was
-    // just being written.
+    // A damaged header counts as damage only if its commit was durable. Otherwise the crash may
+    // have interrupted the write of the header.
     let durable = |commit: &Option<u64>| commit.is_some_and(|commit| commit < seen.max(1));
     let damaged = survey.damaged.iter().filter(|(_, newest)| durable(newest)).count();
     report.damaged_segments = damaged as u32;
     for &place in &survey.lost_tails {
-        // The content of a lost tail is unknown. Its damage is recorded for segment 0, which does
-        // not exist.
+        // The content of an unreadable tail place is unknown, also its segment. So its damage is
+        // recorded for segment 0, which does not exist.
         report.damaged_records += u64::from(known.runs(0, place) == 0);
         report.unremembered |= !accepted.accept(0, place, 1);
     }
     for (found, scan) in survey.segments.iter().zip(scans) {
         let Some(scan) = scan else {
             // A jumbo whose commit did not complete looks like a damaged jumbo. So a damaged jumbo
-            // of the last commits does not count.
+            // does not count if it may belong to the last commit that was under way.
             let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
             report.damaged_segments += u32::from(!torn);
             continue;

@@ -57,8 +57,8 @@ impl Version {
         if Rule::SeqDecides.is_broken() {
             return self.address.bits() > other.address.bits();
         }
-        // Two versions with the same seq are a record and the record that the cleaner moved it to.
-        // If one of them is marked dead, the other counts.
+        // If the cleaner has moved an item, two records of the item have the same seq. If one of
+        // them is marked dead, the other one wins.
         let rank = |version: &Version| (version.seq, version.shown, version.address.bits());
         rank(self) > rank(other)
     }
@@ -121,7 +121,8 @@ impl KeyShard {
         if *decided == entries.len() {
             return;
         }
-        // A hash table from the low bits of the hash, which differ within a shard, to the entry.
+        // A hash table of indexes into `entries`. It uses the low bits of the key's hash, because
+        // the high bits are the same in the whole shard.
         let len = (entries.len() * 2).next_power_of_two();
         places.clear();
         places.resize(len, NONE);
@@ -160,8 +161,9 @@ impl KeyShard {
         self.entries.len() + more <= self.entries.capacity()
     }
 
-    /// Returns the wanted capacity for `more` entries: the present capacity if the shard would be
-    /// at most three quarters full.
+    /// Returns the capacity that the shard should have before `more` entries are added. This is the
+    /// present capacity if the shard is then at most three quarters full; otherwise it is at least
+    /// twice as large.
     fn wanted(&self, more: usize) -> usize {
         let capacity = self.entries.capacity();
         let needed = self.entries.len() + more;
@@ -191,8 +193,9 @@ pub(super) struct Newest {
 }
 
 impl Newest {
-    /// Creates an empty table of at most `limit` bytes, or one shard's size if that is more. The
-    /// table is for segments below `segments`, which hold `log_bytes` bytes together.
+    /// Creates an empty table of at most `limit` bytes. A single shard may take more than that. The
+    /// table is for segments whose numbers are below `segments` and which hold `log_bytes` bytes
+    /// together.
     pub(super) fn new(
         limit: usize,
         segments: SegmentNumber,
@@ -238,7 +241,8 @@ impl Newest {
         self.from.load(Ordering::Relaxed)..self.until.load(Ordering::Relaxed)
     }
 
-    /// Estimates a total count over all passes. `found` is the count of the passes up to this one.
+    /// Extrapolates a count, for example of items, to all passes. `found` is the count of this pass
+    /// and the earlier ones.
     pub(super) fn expected(&self, found: usize) -> usize {
         found * self.shards.len() / self.part().end.max(1)
     }
@@ -259,8 +263,9 @@ impl Newest {
         let part = self.part();
         self.forget(part.clone());
         self.from.store(part.end, Ordering::Relaxed);
-        // Begins with twice as many shards as this pass had room for. If those are too many, the
-        // pass is narrowed soon. If this pass was narrowed too much, the next one makes up for it.
+        // The next pass begins with twice as many shards as this pass had room for. If these are
+        // too many, the next pass is narrowed soon. If this pass was narrowed too much, the next
+        // one makes up for it.
         self.until.store((part.end + 2 * part.len()).min(self.shards.len()), Ordering::Relaxed);
         self.has_read(0, 1);
         part.end < self.shards.len()
@@ -276,8 +281,9 @@ impl Newest {
         }
     }
 
-    /// Leaves some shards to a later pass, unless another thread has narrowed the pass meanwhile.
-    /// Drops the shards that will not fit if the rest of the log resembles the part already read.
+    /// Leaves the last shards of `seen`, the range of this pass, to a later pass: those that will
+    /// not fit if the rest of the log resembles the part already read. Does nothing if another
+    /// thread has already shortened the range.
     fn narrow(&self, seen: &Range<usize>) {
         let _one_at_a_time = lock(&self.narrowing);
         if self.part() == *seen {
@@ -288,7 +294,7 @@ impl Newest {
         }
     }
 
-    /// Enters a version of a key immediately.
+    /// Enters a version of a key immediately, without a [`Gathering`].
     pub(super) fn enter(&self, key: KeyHash, version: Version) {
         let entry = Entry::new(key, version);
         self.enter_all(self.shard_of(entry.lo), &[entry], &mut Vec::new());
@@ -392,12 +398,13 @@ impl<'a> Gathering<'a> {
         Gathering { newest, shards, places: Vec::new() }
     }
 
-    /// Returns the size of a gathering in bytes, when it holds versions for every shard.
+    /// Returns the memory charged for a [`Gathering`], in bytes: enough for [`GATHERED`] versions
+    /// for every shard.
     fn footprint(newest: &Newest) -> u64 {
         (newest.shards.len() * GATHERED * size_of::<Entry>()) as u64
     }
 
-    /// Adds a version of a key.
+    /// Adds a version of a key, if this pass decides the key.
     pub(super) fn add(&mut self, key: KeyHash, version: Version) {
         let entry = Entry::new(key, version);
         let number = self.newest.shard_of(entry.lo);
@@ -435,7 +442,8 @@ mod tests {
         Version { seq, address: Address::new(1 + place as u32 % 7, place * 8), size: 48, shown }
     }
 
-    /// Returns what all passes of a table of `bytes` bytes show, and the number of passes.
+    /// Returns the newest version of each key, by the low half of its hash, as all passes of a
+    /// table of `bytes` bytes find it. Also returns the number of passes.
     fn decided(bytes: usize, all: &[(u32, Version)]) -> (HashMap<u64, Version>, usize) {
         let budget = Arc::new(Budget::new(1 << 30));
         let newest = Newest::new(bytes, 8, 1 << 20, &budget);

@@ -26,14 +26,15 @@ pub struct Recovered {
     pub created: bool,
     /// True if the previous server stopped cleanly.
     pub clean: bool,
-    /// True if the previous server left an index image, so the log was not read.
+    /// True if the start used the index image of the last stop, so it did not read the log.
     pub from_image: bool,
     /// True if the store was in use without durability when its server died, so its contents were
     /// discarded.
     pub discarded: bool,
-    /// Bytes of incomplete commits, which were never acknowledged.
+    /// Bytes of commits that were incomplete when the server died. In sync mode, no write of such a
+    /// commit was acknowledged.
     pub dropped_bytes: u64,
-    /// Runs of damaged bytes. At least as many records are lost, unless a run contained no record.
+    /// Runs of damaged bytes. A run may have held any number of records, or none.
     pub damaged_records: u64,
     /// Runs of damaged bytes that an earlier start reported and accepted.
     pub accepted_records: u64,

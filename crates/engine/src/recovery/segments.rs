@@ -84,10 +84,10 @@ impl Lane {
         let Some(newest) = newest else { return Ok(()) };
         let seen = proof(scans);
         let mut gathering = Gathering::new(&shared.newest);
-        // The walk goes from the newest segment to the oldest. For each stream, `opened` has two
-        // commits: the commit that opened the last segment visited, and the next later commit that
-        // opened a segment. One commit may open several segments, so only the segments of the
-        // second commit are certainly newer than the last segment visited.
+        // The loop goes from the newest segment to the oldest. For each stream, `opened` has two
+        // commits: the one that opened the current segment, and the next newer commit that opened a
+        // segment. One commit may open several segments. So only the segments that the newer commit
+        // opened are certainly newer than the current one.
         let mut opened = [(u64::MAX, u64::MAX); format::STREAMS];
         for (found, scan) in shared.survey.segments.iter().zip(scans.iter_mut()) {
             let Some(scan) = scan else { continue };
@@ -99,8 +99,8 @@ impl Lane {
             if found.opened < *last {
                 (*last, *later) = (found.opened, *last);
             }
-            // A later segment of the stream was opened before the newest proved commit, so this
-            // segment was sealed.
+            // All commits before `seen` were durable. If one of them opened a later segment of the
+            // stream, this segment was sealed.
             let was_sealed = *later < seen;
             if scan.sealed {
                 continue;
@@ -112,7 +112,7 @@ impl Lane {
             let DurableEnd { segment, offset } = newest.durable[stream];
             let stated = segment == found.number && found.opened < newest.last_commit;
             let mut known = if stated { offset } else { 0 };
-            // A commit that has a trailer and is older than the newest proved commit was durable.
+            // The commit that seems torn in this segment was durable if it is older than `seen`.
             let proved = |scan: &Scan| match scan.torn {
                 Some((commit, end)) if commit < seen => end,
                 _ => 0,
@@ -269,7 +269,7 @@ impl Scan {
         }
     }
 
-    /// Returns the facts of a jumbo that is known to be durable and was not read, so it proves
+    /// Returns the facts of a jumbo that is known to be durable and was not read. These facts prove
     /// nothing about other segments.
     pub(super) fn of_unread() -> Self {
         Scan { sealed: true, ..Scan::default() }

@@ -39,7 +39,7 @@ impl Numbers {
         self.next.store(self.end, Ordering::Relaxed);
     }
 
-    /// Returns how many numbers were taken.
+    /// Returns how many numbers were taken, or the number of all after [`Numbers::stop`].
     pub(super) fn taken(&self) -> usize {
         self.next.load(Ordering::Relaxed).min(self.end)
     }

@@ -1,11 +1,11 @@
 //! Joins a lane's devices to one: the fast device, which has the superblock, and the lower device,
 //! if there is one.
 //!
-//! A lower device joins in three steps, each durable before the next. First, a superblock exists.
-//! Second, the lower device gets a label with that store's id. Third, the superblock says that
-//! segments are on the lower device. The store writes its next superblock before any data, so
-//! nothing is written to the lower device before the third step. After a crash between two steps,
-//! the next start begins again.
+//! A start adds a new lower device in three steps, each durable before the next. First, it writes a
+//! superblock if there is none yet. Second, it writes a label with the store's id to the lower
+//! device. Third, it writes a superblock which says that segments are on the lower device. This is
+//! the store's next superblock, which is written before any data. So before the third step the
+//! lower device has no data. After a crash between two steps, the next start repeats them all.
 
 use super::open::grown;
 use crate::durability::{LowerDevice, StoreDevice};
@@ -30,7 +30,8 @@ pub(super) fn join(
             false => Ok((Arc::clone(fast), grown(superblock, fast.size())?)),
         };
     };
-    // Data that a killed server wrote without a sync can be read but is not durable.
+    // A killed server may have written data without a sync. Such data can be read but is not
+    // durable before this sync.
     lower.device.sync()?;
     let superblock = match superblock.has_lower() {
         true => known(lower, superblock)?,

@@ -147,8 +147,8 @@ fn kind_of(len: usize) -> Kind {
 
 /// The largest length of a number that changes in place, in bytes, padding included.
 const COUNTER_MAX: usize = 32;
-/// Spaces for padding. The length of this array is the largest number of padding spaces. A text
-/// that would need more spaces becomes shorter.
+/// Spaces for padding. The length of this array is the largest number of padding spaces. If a
+/// result would need more spaces, the new value is shorter than the stored text.
 static SPACES: [u8; 4096] = [b' '; 4096];
 
 #[cfg(all(test, loom))]

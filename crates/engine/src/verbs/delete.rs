@@ -44,7 +44,8 @@ impl LaneSession {
             self.remove(guard, key, old)?;
             return Ok(Deleted::Deleted);
         }
-        // A limiter that is kept becomes a plain item whose value is the number of its used units.
+        // The item stays. If it is a limiter, it becomes a plain item whose value is the number of
+        // its used units.
         let old_item = self.visible_locked(old.record);
         let kept = old_item.fields();
         let (kind, flags, old_expiry, value) = if delete.clear_value {

@@ -103,8 +103,8 @@ impl Lane {
         let delayed = self.flush_at.swap(0, Ordering::Relaxed) != 0;
         let last = self.fence.load(Ordering::Acquire);
         if last != 0 && !delayed && self.index.is_bare() {
-            // Nothing was written since the last flush, so this flush waits for the commit of the
-            // last one.
+            // Nothing was written since the previous flush, so this flush waits for the commit of
+            // that one.
             let promises = self.log.store().is_some_and(|store| self.promised(store).is_some());
             return promises.then_some(last);
         }
@@ -120,6 +120,7 @@ impl Lane {
                 commit = self.promised(store);
             }
             // The commit of the fence must be stored before any thread can see the empty index.
+            // Otherwise an answer that depends on the flush would not wait for this commit.
             self.fence.store(commit.unwrap_or(1), Ordering::Release);
             self.log.seal_all();
             sealed = self.log.drain_sealed();
@@ -130,8 +131,8 @@ impl Lane {
         // quarantine.
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
-            // Keeps the segment if a commit was undone meanwhile. The segment is then cleaned
-            // later.
+            // If a commit was undone since the flush began, `quarantine` keeps the segment, and the
+            // cleaner cleans it later.
             self.quarantine(stream, number, Vec::new(), undo_count);
         }
         self.set_full(None);
@@ -139,8 +140,8 @@ impl Lane {
         commit
     }
 
-    /// Moves the fence to the open commit, if the fence was to become durable with `failed` or a
-    /// later commit. All closed commits from `failed` on have failed.
+    /// Lets the open commit make the fence durable, if `failed` or a later commit was to do so. All
+    /// closed commits from `failed` on have failed.
     pub(crate) fn postpone_fence(&self, failed: u64) {
         if let Some(store) = self.log.store()
             && self.fence.load(Ordering::Acquire) >= failed

@@ -67,7 +67,8 @@ impl LaneSession {
         }
     }
 
-    /// Counts a look-up that found an item, and raises the item's frequency.
+    /// Counts a get as a hit and raises the item's frequency. `expired` is true if the get found an
+    /// expired item and created a new one.
     fn count_hit(&self, key: &Key<'_>, get: &Get, expired: bool) {
         self.count_get(get, true, expired);
         if !get.no_bump {
@@ -113,8 +114,8 @@ impl LaneSession {
         Ok(Found::Live(item, item.expiry()))
     }
 
-    /// Gives the live item another expiry by writing a new version with the old cas id. Returns the
-    /// new version and the old expiry.
+    /// Gives the key's item another expiry by writing a new version with the old cas id. If the
+    /// item is live, returns the new version and the old expiry.
     fn touch(&self, key: &Key<'_>, expiry: Expiry) -> Result<Found<'_>, NotWritten> {
         let guard = self.lane.index.lock(key);
         let mut found = None;
@@ -174,7 +175,7 @@ impl LaneSession {
             let existing = self.existing(guard, key, Part::Whole, &mut found)?;
             if let Some(&Existing { place, record, gone: false }) = existing {
                 // Another thread has created the item since the look-up. The item keeps its expiry,
-                // even if `get` touches.
+                // even with the option `Get::touch`.
                 self.count_hit(key, get, expired);
                 let item = self.item_locked(place.slot(), record);
                 let old_expiry = item.expiry();
@@ -198,8 +199,8 @@ impl LaneSession {
         })
     }
 
-    /// Decides whether this caller must recache. The first reader of a stale item, or of an item
-    /// that expires soon, must.
+    /// Decides whether this caller must recache the item. With the option `Get::recache`, the first
+    /// reader of an item that is stale or expires soon must do so.
     fn found<'a>(&self, key: &Key<'_>, get: &Get, item: Item<'a>, old_expiry: Expiry) -> Got<'a> {
         let wanted = get.recache.is_some_and(|recache| {
             let expiry = if recache.touched { item.expiry() } else { old_expiry };

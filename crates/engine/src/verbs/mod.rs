@@ -29,7 +29,7 @@ pub enum ReadCount {
     Touch,
     /// A touch if there is an item, and a get if there is none (meta `T`).
     TouchIfFound,
-    /// Not counted: the read is part of another command, or serves debugging (`me`).
+    /// Not counted, because the read is part of another command or of the debugging command `me`.
     Nothing,
 }
 
@@ -45,7 +45,7 @@ pub struct Get {
     /// Create an empty item on a miss (meta `N`). The caller becomes the winner that recaches it.
     pub vivify: Option<Vivify>,
     /// Tell one caller to recache a stale item or one that expires soon (meta get). With `None`,
-    /// this caller is never told to.
+    /// this caller is never told to recache.
     pub recache: Option<Recache>,
 }
 
@@ -68,7 +68,7 @@ pub struct Vivify {
     pub cas: Option<u64>,
 }
 
-/// What a read found.
+/// The item that a read found or created.
 #[derive(Debug)]
 pub struct Got<'a> {
     /// The item as it is after the read.
@@ -83,7 +83,7 @@ pub struct Got<'a> {
     pub won_before: bool,
 }
 
-/// What a store requires of the existing item.
+/// A condition on the key's item. A write whose condition does not hold changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum StoreMode {
     /// The item may exist or not.
@@ -104,7 +104,8 @@ pub enum StoreMode {
 pub enum Value<'a> {
     /// A whole value in the caller's memory; it is copied.
     Bytes(&'a [u8]),
-    /// A value that was filled in place, see [`Session::large_value`](crate::Session::large_value).
+    /// A value that the caller has put directly into its segment: see
+    /// [`Session::large_value`](crate::Session::large_value).
     Large(&'a mut LargeValue),
 }
 
@@ -126,7 +127,7 @@ impl Value<'_> {
 /// A write of a whole value.
 #[derive(Debug)]
 pub struct Store<'a> {
-    /// What the write requires of the existing item.
+    /// The condition on the key's item.
     pub mode: StoreMode,
     /// The value, or the bytes to append or prepend.
     pub value: Value<'a>,
@@ -138,7 +139,7 @@ pub struct Store<'a> {
     pub compare: Option<u64>,
     /// The explicit cas id of the new version (meta `E`).
     pub cas: Option<u64>,
-    /// If `compare` is lower than the item's cas id, store nevertheless, keep the old expiry and
+    /// If `compare` is lower than the item's cas id, write nevertheless, keep the old expiry and
     /// mark the item stale (meta `I`).
     pub invalidate: bool,
     /// Append and prepend create a missing item with this expiry (meta `N`).
@@ -171,8 +172,8 @@ pub enum Stored {
         /// The length of the whole value, in bytes.
         size: usize,
     },
-    /// The mode forbids the store: add found an item; replace, append or prepend found none. Also
-    /// returned if append or prepend would make the item too large.
+    /// The condition of the mode does not hold: add found an item; replace, append or prepend found
+    /// none. Also returned if append or prepend would make the item too large.
     NotStored,
     /// The item has another cas id than `compare`.
     Exists,
@@ -224,7 +225,8 @@ pub struct Arith {
     pub cas: Option<u64>,
     /// The new expiry of an existing item (meta `T`).
     pub expiry: Option<Expiry>,
-    /// Create a missing counter with this value, without applying the delta.
+    /// If the item is missing, create a counter with this initial value, without applying the
+    /// delta.
     pub create: Option<Create>,
 }
 
@@ -244,7 +246,7 @@ pub struct Create {
     pub expiry: Expiry,
 }
 
-/// How an increment ended.
+/// How an increment or decrement ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     /// The number was changed, or the counter was created.
@@ -279,8 +281,8 @@ pub struct Take {
     pub cas: Option<u64>,
     /// The new end of the window, if units are taken (meta `T`).
     pub expiry: Option<Expiry>,
-    /// The durability that the answer waits for; `None` for that of the store. Without a store, the
-    /// answer is given at once.
+    /// The durability that the answer waits for. With `None`, it waits for the durability of the
+    /// store. Without a store, the answer is given at once.
     pub durability: Option<Durability>,
 }
 

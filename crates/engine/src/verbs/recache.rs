@@ -1,7 +1,7 @@
 //! The winners of recaching. One client per version of an item wins, so that a thousand clients
-//! that miss together do not all recompute the value. The table is bounded and lossy: when a
-//! winner's token is overwritten by that of another key, a second client can win. The protocol
-//! allows that.
+//! that miss together do not all recompute the value. A table has the winner of a version as a
+//! token at a place that the key's hash chooses. Another key's token may overwrite it, and then a
+//! second client can win. The memcached protocol allows that.
 
 use crate::key::Key;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -1,11 +1,11 @@
 //! Random samples of all items, for statistics: each item is equally likely in each draw.
 //!
 //! Slots lead to items, so a draw picks a slot. Stripes have tables of different lengths. A draw
-//! picks a stripe and the number of a slot of the longest table. It shows nothing if the stripe's
-//! table is shorter or the slot is empty. So every slot of every table is equally likely.
+//! picks a stripe and the number of a slot of the longest table. If the stripe's table is shorter
+//! or the slot is empty, the draw has no result. So every slot of every table is equally likely.
 //!
 //! Records that are only on a device are read through the session's [fetched
-//! records](crate::reads), which limit the memory. Such reads create no copies and do not count as
+//! records](crate::reads), whose memory is limited. Such reads create no copies and do not count as
 //! reads of the items.
 
 use crate::lane::session::LaneSession;
@@ -15,7 +15,8 @@ use larder_disk::Random;
 use larder_log::Kind;
 use larder_log::format::partition;
 
-/// Number of draws per wanted item after which a call ends, because most slots may be empty.
+/// Number of draws per wanted item after which a call ends. Without this limit, a call would take
+/// too long when most slots are empty.
 const DRAWS: usize = 32;
 /// The largest number of times that a drawn slot waits for a read of its record.
 const TRIES: u8 = 4;
@@ -50,7 +51,7 @@ struct Drawn {
 enum DrawResult {
     /// The slot leads to no item of this lane.
     Nothing,
-    /// The slot's item was shown.
+    /// The slot's item was passed to the caller.
     Shown,
     /// The slot's item has expired but was not removed yet.
     Expired,
@@ -178,8 +179,9 @@ impl Session {
 }
 
 impl LaneSession {
-    /// Shows the item of a drawn slot, or requests the read of its record. The slot may have
-    /// changed since it was drawn. The item that it leads to now is equally random.
+    /// Shows the item of a drawn slot, or requests the read of its record. The slot may lead to
+    /// another item than when it was drawn. This is as good, because the draw chose the slot and
+    /// not the item.
     fn look_at(
         &self,
         drawn: Drawn,

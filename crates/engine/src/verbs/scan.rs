@@ -1,14 +1,14 @@
 //! A walk over all items, a few at a time, for dumps.
 //!
 //! A lane is walked twice. The first walk reads the segments that are only on a device, one after
-//! another, each from start to end. It shows a record if the index leads to it. The second walk
-//! goes over the index and shows the items that the first walk did not pass: those in memory, and
-//! those written or moved meanwhile. The second walk skips records that the first walk has passed.
-//! If the index leads to such a record now, the index also led to it during the first walk, which
-//! then showed the record. So nothing is missed, and only items that changed their address
-//! meanwhile are shown twice.
+//! another, each from start to end. It shows each record that the index leads to. The second walk
+//! goes over the index. It shows the items that the first walk did not come to: those in memory,
+//! and those written or moved during the walks. It skips every record that the first walk has come
+//! to: if the index leads to this record in the second walk, it also did so in the first walk,
+//! which then showed the record. So no item is missed, and an item is shown twice only if its
+//! address changed during the walks.
 //!
-//! Records are read through the session's [fetched records](crate::reads), which limit the memory.
+//! Records are read through the session's [fetched records](crate::reads), whose memory is limited.
 //! Such reads create no copies and do not count as reads of the items.
 
 mod index;
@@ -27,13 +27,13 @@ use segments::{InSegments, Shown};
 /// The position of a scan of all items. `ScanCursor::default()` is the beginning.
 #[derive(Debug, Default)]
 pub struct ScanCursor {
-    /// The position of the lane that is being walked.
+    /// The number of the lanes that were walked, which is the index of the next one.
     lane: usize,
-    /// The position within the lane, if its walk has begun.
+    /// How far the walk of this lane has come; `None` before it has begun.
     at: Option<LaneScan>,
     /// With several lanes: the partitions shown so far.
     partitions: Option<Box<ShownPartitions>>,
-    /// True once all lanes were walked. Only partitions that moved meanwhile are left then.
+    /// True once all lanes were walked. Only partitions that moved during the scan are left then.
     again: bool,
     unreadable: u64,
 }
@@ -45,10 +45,10 @@ impl ScanCursor {
     }
 }
 
-/// The position of a scan in a lane.
+/// How far the scan has come in a lane.
 #[derive(Debug)]
 struct LaneScan {
-    /// The position of the first walk; `None` if only the index is left.
+    /// How far the first walk has come; `None` if only the walk over the index is left.
     segments: Option<InSegments>,
     shown: Shown,
     index: InIndex,
@@ -69,9 +69,10 @@ impl Session {
     /// A cursor in use takes 8 bytes of memory per segment of a lane until it is dropped. Callers
     /// that scan for clients must bound the number of scans.
     ///
-    /// Items that cannot be read are omitted and [counted](ScanCursor::unreadable). If nothing may
-    /// be lost, the scan is then refused at its end with [`Refusal::StoreFailed`]. The same happens
-    /// if items do not arrive because a device fails.
+    /// Items that cannot be read are omitted and [counted](ScanCursor::unreadable). If there were
+    /// any, some scans are refused at their end with [`Refusal::StoreFailed`]: those with
+    /// [`WhenFull::Refuse`](crate::WhenFull::Refuse) and a store that does not accept damage. The
+    /// same happens if items do not arrive because a device fails.
     pub fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -112,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Ends a walk of all lanes. Partitions that moved meanwhile are walked again.
+    /// Ends a walk of all lanes. Partitions that moved during the walk are walked again.
     fn end_round(&self, cursor: &mut ScanCursor) -> Outcome<bool> {
         if let Some(partitions) = &cursor.partitions {
             let left = || partitions.left();

@@ -1,6 +1,6 @@
-//! Rate limits: a request takes units of a limiter, or only reads it. A limiter is an item whose
-//! value is the [state](crate::limit) of its algorithm. To all other verbs the value is a number:
-//! the used units.
+//! Rate limits. A request takes units of a limiter, or only reads the limiter. A limiter is an item
+//! whose value is the [state](crate::limit) of its algorithm. All other verbs see the value as a
+//! number: the used units.
 
 use crate::index::Guard;
 use crate::lane::session::LaneSession;
@@ -70,8 +70,8 @@ impl LaneSession {
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
     }
 
-    /// Changes a limiter without a decision. Returns the limiter with its new cas id, or `None` if
-    /// its value cannot be decoded.
+    /// Changes a limiter without deciding on a request, for example for `incr`. Returns the limiter
+    /// with its new cas id, or `None` if its value cannot be decoded.
     pub(crate) fn count_limiter<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -87,11 +87,10 @@ impl LaneSession {
         Ok(Some((limiter, written.cas)))
     }
 
-    /// Returns the time at which this session changes a limiter: normally the session's time.
-    /// Another session, whose turn began later than this one's, may have changed the limiter. Then
-    /// the result is the limiter's own time, because that time must not go back. If the limiter's
-    /// time is later than the time of every session, the clock was set back after the limiter was
-    /// written. Then the result is the session's time.
+    /// Returns the time at which this session changes a limiter. The time of a limiter must not go
+    /// back. So if a session whose turn began later has already changed the limiter, returns the
+    /// limiter's own time. Otherwise returns this session's time. Does so also if the limiter's
+    /// time is later than the time of every session, because the clock was then set back.
     fn time_of(&self, limiter: &Limiter) -> Nanos {
         let (now, since) = (self.nanos(), limiter.since());
         let seen = u64::from(self.lane.now.load(Ordering::Relaxed)) + 1;
@@ -113,8 +112,9 @@ impl LaneSession {
         let before = existing.filter(|old| old.record.kind() == Kind::Limiter);
         let kept = match existing {
             Some(old) if !old.gone => old.record.fields(),
-            // The old item counts as missing, except that `inherits_reads` is kept: a limiter
-            // without used units needs it to change its record in place.
+            // Clients do not see the old item, so the limiter keeps none of its fields except
+            // `inherits_reads`. A limiter without used units needs this field unchanged: otherwise
+            // its record could not change in place.
             Some(old) => {
                 let inherits_reads = old.record.inherits_reads();
                 Fields { inherits_reads, ..Fields::default() }
@@ -138,7 +138,8 @@ impl LaneSession {
         Ok(Written { cas: item.cas(), address: item.address(), size: item.record_size() })
     }
 
-    /// If `durability` is given, makes the answer wait for it in place of the store's durability.
+    /// If `durability` is given, makes the answer wait as `durability` says, and not as the store's
+    /// own durability says.
     fn wait_as(&self, durability: Option<Durability>, written: Option<&Written>) {
         match (durability, written) {
             (Some(Durability::Sync), Some(written)) => {

@@ -1,5 +1,5 @@
-//! Versions of an item: the version that a key's slot leads to, the parts of a new version, and the
-//! reasons why none is written.
+//! The version of an item that a key's slot leads to, the parts of a new version, and the reasons
+//! why a new version was not written.
 
 use crate::index::{NoSlot, SlotPlace};
 use crate::large::LargeValue;
@@ -15,7 +15,7 @@ pub(crate) struct Existing<'a> {
     pub(crate) gone: bool,
 }
 
-/// The part of an existing record that its writer reads.
+/// The part of an existing record that the writer of a new version reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
     /// Everything except the value: a large value is not read into memory.
@@ -64,18 +64,19 @@ pub(crate) enum Body<'a> {
 pub(crate) struct Manner {
     /// The urgency of the append: how much of a nearly full store it may use.
     pub(crate) claim: Claim,
-    /// What happens to the read count of the old version.
+    /// Whether the new version inherits the old one's read frequency.
     pub(crate) reads: OldReads,
 }
 
-/// How a new version inherits the read count of the version that it replaces.
+/// How a new version inherits the read frequency of the version that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OldReads {
-    /// Clients see the same item, so the new version keeps the read count. The caller must have
-    /// copied all fields of the old version that the call does not change.
+    /// To clients the new version is still the same item, for example after a touch, so it keeps
+    /// the read frequency. The caller must have copied all fields of the old version that the call
+    /// does not change.
     Keep,
-    /// The value is a new one. Reads of the old version count as one read for the cleaner, and as
-    /// none for clients.
+    /// The value is a new one, and clients see it as unread. For the cleaner, the new version
+    /// begins with one read if clients have read the old version.
     Inherit,
 }
 

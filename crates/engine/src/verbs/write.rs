@@ -57,12 +57,14 @@ impl LaneSession {
     #[inline(always)]
     fn existing_at_hand<'a>(&'a self, guard: &Guard<'a>, key: &Key<'_>) -> Option<Existing<'a>> {
         let (place, slot) = guard.hinted(key)?;
-        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
+        // SAFETY: under the lock, a slot leads to a record whose memory is not reused before the
+        // next tick.
         let record = unsafe { self.matching_at_hand(key, slot) }?;
         Some(self.existing_in(place, slot, record))
     }
 
-    /// As [`LaneSession::existing`], without the hint.
+    /// As [`LaneSession::existing`], without the hint. `found` must be `None`, and stays `None` if
+    /// the key has no record.
     #[inline(never)]
     fn search_existing<'a>(
         &'a self,
@@ -71,7 +73,8 @@ impl LaneSession {
         part: Part,
         found: &mut Option<Existing<'a>>,
     ) -> Result<(), NotWritten> {
-        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
+        // SAFETY: under the lock, a slot leads to a record whose memory is not reused before the
+        // next tick.
         let matches = |slot| unsafe {
             match part {
                 Part::Head => self.matching_head(key, slot),
@@ -118,7 +121,8 @@ impl LaneSession {
         self.write_as(guard, key, existing, manner, fields, body)
     }
 
-    /// As [`LaneSession::write`], with a choice of what happens to the old version's read count.
+    /// As [`LaneSession::write`]. `manner` gives the claim, and says whether the new version
+    /// inherits the old one's read frequency.
     pub(crate) fn write_as<'a>(
         &'a self,
         guard: &Guard<'a>,
@@ -182,12 +186,14 @@ impl LaneSession {
         if !takes_more || self.fetched.is_unreadable(lane.log.record_id(address)) {
             return Judgement::Unknown;
         }
-        // SAFETY: under the lock a slot leads to a record that is not reused before the next tick.
+        // SAFETY: under the lock, a slot leads to a record whose memory is not reused before the
+        // next tick.
         match unsafe { lane.log.record(address) } {
             // The record has no frame, and its key is not compared here. If the record belongs to
-            // another key, that does no harm, because the older slot is resolved later.
+            // another key, it does no harm to mark its slot as older: the cleaner or a later write
+            // corrects this.
             None => Judgement::Suspect,
-            // The record came into memory after the key was looked up.
+            // The record came into memory after the look-up, so the key must be looked up again.
             Some(record) if record.key() == key.bytes() => Judgement::Unknown,
             Some(_) => Judgement::Other,
         }
@@ -202,8 +208,8 @@ impl LaneSession {
         mut fields: Fields,
         body: Body<'_>,
     ) -> Result<Item<'a>, NotWritten> {
-        // Readers may raise the old slot's frequency until the new version is published. The new
-        // version inherits at most `most_reads` of it.
+        // Readers may raise the old slot's read frequency until the new version is published. The
+        // new version inherits this frequency, but at most `most_reads`.
         let most_reads = match reads {
             OldReads::Keep => MAX_FREQUENCY,
             OldReads::Inherit => {
@@ -269,9 +275,9 @@ impl LaneSession {
         Ok(self.publish(guard, key, before, place, (address, size), most_reads))
     }
 
-    /// Changes the record's value in place, if its fields stay as they are and no commit covers it.
-    /// Returns the new version. Returns `None` and changes nothing if the change needs a new
-    /// record. The seq in `fields` is ignored.
+    /// Changes the value of the item's record in place. Returns the new version. Returns `None` and
+    /// changes nothing if the change needs a new record, for example because `fields` differ from
+    /// the record's fields or a commit covers the record. The seq in `fields` is ignored.
     #[inline(always)]
     pub(crate) fn change_in_place(
         &self,
@@ -351,9 +357,9 @@ impl LaneSession {
         Ok(())
     }
 
-    /// Returns true if bytes of the new value lie in the old version, which is a jumbo in memory. A
-    /// call that finds no space for such a value needs the old version in memory when it is
-    /// repeated.
+    /// Returns true if the new value is built from the value of the old version, as by an append,
+    /// and this version is a jumbo in memory. If the write then finds no space, the repeated call
+    /// needs the old version in memory again.
     fn is_rewritten(&self, old: &Existing<'_>, body: &Body<'_>) -> bool {
         let segment = self.lane.log.segment(old.place.slot().address().segment());
         let Body::Pieces(first, second) = body else { return false };
@@ -375,9 +381,10 @@ impl LaneSession {
         value_hash: u64,
     ) -> Result<Address, NotWritten> {
         let layout = Layout::of(&fields, key.bytes().len(), body.len());
-        // Enough room for a large value may never become free, even for an urgent claim. So this
-        // write does not wait longer than writes with the least urgent claim: it is refused when
-        // they are.
+        // Room for a large value may never become free. A write with an urgent claim is refused
+        // late, so it might wait for this room for ever. So this error names the least urgent
+        // claim, `Write`: the call is refused as soon as the cleaner finds nothing to reclaim for
+        // ordinary writes.
         let no_space = NotWritten::NoSpace(Claim::Write);
         let mut copied;
         let large = match body {

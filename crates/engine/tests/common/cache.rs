@@ -11,7 +11,7 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Opens an empty cache whose session has seen the time `now`, in Unix seconds.
+    /// Opens an empty cache. The time of its session is `now`, in Unix seconds.
     pub(crate) fn with(options: Options, now: u32) -> Cache {
         let engine = Engine::open_without_threads(options).unwrap();
         let mut session = engine.session(Waker::noop().clone());

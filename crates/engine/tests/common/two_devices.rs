@@ -43,7 +43,8 @@ impl Given {
         Given { durability, when_full, ..self }
     }
 
-    /// Changes the random seed, as for another process.
+    /// Sets the number from which all seeds of the devices are made, as another process has other
+    /// seeds.
     pub(crate) fn seeded(self, seed: u64) -> Given {
         Given { seed, ..self }
     }
@@ -162,8 +163,8 @@ impl World {
         panic!("a call waits for ever: {:?}", self.engine.stats());
     }
 
-    /// Sets a key. Returns `None` if the engine refuses the set. The value is durable once the
-    /// returned commit is.
+    /// Sets a key. Returns `None` if the engine refuses the set. If a commit is returned, the value
+    /// becomes durable with it.
     fn set(&mut self, n: u32, value: &str) -> Option<Option<CommitPoint>> {
         let name = format!("key{n}");
         let set = |session: &Session| {
@@ -226,7 +227,7 @@ impl World {
     }
 }
 
-/// Two devices that lose power together, when their common count of changes reaches `stop`.
+/// Two devices that lose power together, when the number of their writes and syncs reaches `stop`.
 #[derive(Debug)]
 pub(crate) struct Machine {
     devices: [Arc<SimDevice>; 2],
@@ -266,7 +267,8 @@ impl Wired {
         &self.machine.devices[self.own]
     }
 
-    /// Counts a change. The change during which the power fails is the last on both devices.
+    /// Counts a write or sync, and returns the device to make it on. Power fails during change
+    /// number `stop`: no device completes a later one.
     fn change(&self) -> &SimDevice {
         let change = self.machine.changes.fetch_add(1, Ordering::Relaxed) + 1;
         if change == self.machine.stop {
@@ -295,12 +297,13 @@ impl Device for Wired {
     }
 }
 
-/// The history of each key, and the part of it that was acknowledged.
+/// All states that each key has had, and which of them was acknowledged last.
 #[derive(Default)]
 pub(crate) struct History {
     /// Per key: its states in order. The first is `None`, the state before the first write.
     states: HashMap<u32, Vec<Option<String>>>,
-    /// Per key: the last state that must survive.
+    /// Per key: the index in `states` of the last acknowledged state. This state or a later one
+    /// must survive.
     acknowledged: HashMap<u32, usize>,
 }
 

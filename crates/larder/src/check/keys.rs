@@ -11,7 +11,7 @@ const KEYS_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     seq: u64,
-    /// Bytes of the record; 0 if the version is dead, so that a get of the key would miss.
+    /// Bytes of the record. 0 if the version is dead: a get of the key would then miss.
     alive: u64,
 }
 

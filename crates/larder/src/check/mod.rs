@@ -71,8 +71,8 @@ enum CheckError {
     Open(larder_disk::OpenError),
     Superblock(PathBuf, SuperblockError),
     LowerMissing(PathBuf),
-    /// The given path is a lane's lower device. The third field is the path of the fast device, if
-    /// `--lower` named it.
+    /// The operator gave the path of a lower device as the store. If `--lower` gave the path of its
+    /// fast device, the third field has that path, so that the message can name both.
     IsLower(PathBuf, Label, Option<PathBuf>),
     Lower(PathBuf, LabelError),
     Twice(PathBuf),
@@ -167,8 +167,7 @@ fn content(path: &Path, device: &dyn Device) -> Result<Content, CheckError> {
     Ok(Content::of(&head))
 }
 
-/// Returns true if the device at `path` is the fast device of the lane to which the lower device
-/// with `label` belongs.
+/// Returns true if the device at `path` is the fast device of the lane with this label.
 fn is_fast_of(path: &Path, label: &Label) -> bool {
     let found = open(path).and_then(|(file, device)| content(&file, &*device));
     matches!(found, Ok(Content::Store(superblock)) if superblock.store_id == label.store_id)

@@ -54,7 +54,8 @@ impl<'a> Store<'a> {
         let mut unreadable = BTreeSet::new();
         for (copy, at) in copies.iter_mut().zip(SUPERBLOCKS) {
             if let Err(error) = device.read_at(at, copy) {
-                // An unreadable copy counts as damaged. The check then needs the other copy.
+                // Fills in a copy without valid contents, which `superblock::choose` takes for a
+                // damaged copy. The check then needs the other copy.
                 *copy = superblock::mark();
                 unreadable.insert(at);
                 if unreadable.len() == SUPERBLOCKS.len() {
@@ -106,8 +107,8 @@ impl<'a> Store<'a> {
         self.read(offset, front) & self.read(offset + half as u64, back)
     }
 
-    /// Returns true if the block with the segment's header was readable. An earlier call must have
-    /// read the segment.
+    /// Returns true if no read so far has found the block with the segment's header unreadable. So
+    /// the caller must have read the segment before.
     pub(super) fn can_read_header(&self, segment: SegmentNumber) -> bool {
         !self.is_unreadable(self.superblock.geometry.segment(segment), BLOCK)
     }
@@ -130,9 +131,9 @@ impl<'a> Store<'a> {
         ranges
     }
 
-    /// For a segment whose header is lost: returns the newest generation with a trailer in the
-    /// segment. Considers only generations after `over`, up to `known` + 1 or the superblock's
-    /// generation floor, whichever is greater.
+    /// For a segment whose header is lost: returns the newest generation that has a trailer in the
+    /// segment. Ignores generations up to `over`, whose records are no longer valid. Also ignores
+    /// generations above `known` + 1 or, if it is greater, the superblock's generation floor.
     pub(super) fn use_by_trailers(
         &self,
         segment: SegmentNumber,
@@ -147,8 +148,8 @@ impl<'a> Store<'a> {
         found.filter(|generation| (over + 1..=next).contains(generation)).max()
     }
 
-    /// Returns true if no block of the segment could be read. An earlier call must have read the
-    /// segment.
+    /// Returns true if earlier reads found every block of the segment unreadable. So the caller
+    /// must have read the segment before.
     pub(super) fn is_lost_whole(&self, segment: SegmentNumber) -> bool {
         let place = self.superblock.geometry.segment(segment);
         let mut blocks = (0..u64::from(self.segment_size())).step_by(BLOCK);

@@ -6,7 +6,7 @@ use std::fmt;
 use larder_log::format::{LaneNumber, Superblock};
 use serde::Serialize;
 
-/// The overall state of a store. Its number is the exit code.
+/// The overall state of a store. The variant's number is the exit code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
@@ -29,9 +29,9 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Torn {
     pub(super) segment: u32,
-    /// Offset in the segment at which the last complete commit ends.
+    /// Offset in the segment at which the incomplete commit begins.
     pub(super) at: u64,
-    /// Bytes after that offset that the incomplete commit wrote.
+    /// Number of bytes that the incomplete commit wrote from offset `at` on.
     pub(super) bytes: u64,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Torn {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Damaged {
     pub(super) segment: u32,
-    /// Bytes in which no whole record was found.
+    /// Number of bytes in which no whole record was found.
     pub(super) bytes: u64,
     /// A lower bound for the number of lost records.
     pub(super) records: u64,
@@ -91,7 +91,7 @@ pub(super) struct Lane {
     pub(super) draining: bool,
     /// True if the lane is no longer part of the store.
     pub(super) left: bool,
-    /// The number of partitions that are moving from one lane to another.
+    /// The number of partitions that are moving between any two lanes of the store.
     pub(super) moving: u16,
 }
 
@@ -144,7 +144,8 @@ pub(super) struct Report {
     pub(super) created: u64,
     pub(super) segment_size: u32,
     pub(super) stopped_cleanly: bool,
-    /// True if a server without durability has the store open, or had it open when it ended.
+    /// True while a server without durability has the store open, and after that server has
+    /// crashed.
     pub(super) volatile: bool,
     /// Set if the device is part of a store of several devices.
     pub(super) lane: Option<Lane>,
@@ -179,7 +180,8 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Derives the verdict and the forecast. Must be called after everything else is set.
+    /// Sets the verdict, the forecast of the next start (`recovery`) and the settings with which it
+    /// would succeed. Must be called after all other fields are set.
     pub(super) fn conclude(&mut self) {
         let emptied = self.volatile && !self.stopped_cleanly;
         self.verdict = match (self.damaged.is_empty(), self.torn.is_empty() && !emptied) {

@@ -1,10 +1,10 @@
 //! Reads all segments of a store, and combines what their commit numbers prove about each other.
 //!
 //! A commit completes only after the previous commit was synced. So the greatest commit number in
-//! any trailer proves that earlier commits were durable once; [`Trailer::proof`] says up to which.
-//! This proof tells damaged data, which was durable, from torn data, whose commit never completed.
-//! The greatest number is known only after all segments were read. So segments with a damaged or
-//! incomplete part are read a second time.
+//! any trailer proves that earlier commits were durable once; [`Trailer::proof`] returns the number
+//! before which all commits were durable. This proof tells damaged data, which was durable, from
+//! torn data, whose commit never completed. The greatest number is known only after all segments
+//! were read. So segments with a damaged or incomplete part are read a second time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -90,16 +90,17 @@ struct Survey<'a> {
     opened: Vec<u64>,
     /// Segments that must be read a second time, after the first pass.
     open: Vec<Open>,
-    /// Segments without a readable header, each with the greatest commit number in its trailers.
+    /// Segments without a readable header whose generation no meta and no tail gives. The value is
+    /// the greatest commit number in the segment's trailers.
     headless: Vec<(SegmentNumber, Option<u64>)>,
     /// Jumbos, as (first segment, header, whether the item is dead).
     jumbos: Vec<(SegmentNumber, Header, bool)>,
     /// Pieces of jumbos. The key is the jumbo's first segment, its generation and the index of the
-    /// piece. The value is the segment with the piece, and the field `cover` of its meta: a commit
-    /// number.
+    /// piece. The value is the segment with the piece, and the jumbo's commit number, which the
+    /// `cover` of the segment's meta holds.
     parts: HashMap<(SegmentNumber, u32, u32), (SegmentNumber, u64)>,
-    /// Segments with a damaged header. The value is the last generation of the segment that is
-    /// known to have ended.
+    /// Segments with a damaged header and without a trailer. One of them may be the first segment
+    /// of a jumbo. The value is the greatest generation whose records are no longer valid.
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
     /// Segments whose meta has a copy that cannot be read.
@@ -230,9 +231,9 @@ impl<'a> Survey<'a> {
         match header {
             Ok(header) if !admits(header.generation) => {}
             Ok(header) => {
-                // Commit `opened` or a later one wrote this header. That may have been an early
-                // write, made while commit `opened - 1` was not durable yet. So the header proves
-                // only the commits before that one.
+                // Commit `opened` or a later one wrote this header. If an early write wrote it,
+                // commit `opened - 1` may not have been durable yet. So the header proves only that
+                // the commits before `opened - 1` were durable.
                 self.greatest = self.greatest.max(header.opened);
                 self.proof = self.proof.max(header.opened.saturating_sub(1));
                 self.opened[segment as usize] = header.opened;
@@ -527,8 +528,9 @@ impl<'a> Survey<'a> {
         });
     }
 
-    /// Returns the greatest commit with a trailer in a segment whose header is lost. Looks for
-    /// trailers of the generation `known` and of the next possible one.
+    /// Returns the greatest commit number in the trailers of a segment whose header is lost. Only
+    /// trailers of two generations count: `known`, and the lowest one that the segment can have
+    /// after it.
     fn newest_trailer(&self, segment: SegmentNumber, image: &[u8], known: u32) -> Option<u64> {
         let next = self.store.superblock.generation_floor.max(known + 1);
         let seed = self.store.identity.checksum_seed;
@@ -541,8 +543,8 @@ impl<'a> Survey<'a> {
     }
 
     /// Judges a segment without a readable header. The segment is damaged if one of its commits is
-    /// known to have been durable. Otherwise it is torn: a server was writing it for the first
-    /// time.
+    /// known to have been durable. Otherwise it counts as torn: its first commit may not have
+    /// completed, and then the header may not have been written in full.
     fn judge_headless(&mut self, segment: SegmentNumber, newest: Option<u64>) {
         let bytes = self.store.segment_size().into();
         if newest.is_some_and(|newest| newest < self.proof) {
@@ -645,7 +647,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns true if this segment's stream is known to have been durable up to an offset in this
-    /// segment or in one that was opened later.
+    /// segment or in a segment that was opened later.
     fn has_gone_on(&self, header: &Header) -> bool {
         let Some(end) = self.durable.1.get(usize::from(header.stream)) else { return false };
         let opened = self.opened.get(end.segment as usize);
@@ -679,7 +681,8 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// Builds an entry for damage that a start reads and that loses no known record.
+/// Builds an entry for damage. Assumes that a start reads the damaged bytes and that no record is
+/// known to be lost.
 fn damaged(segment: SegmentNumber, bytes: u64, what: String) -> Damaged {
     Damaged { segment, bytes, records: 0, what, met_at_start: true }
 }

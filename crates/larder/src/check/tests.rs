@@ -69,7 +69,7 @@ impl Image {
         self.record(segment, 0, key, seq, value)
     }
 
-    /// Appends a record of kind 0 or 1. Returns its offset.
+    /// Appends an item (kind 0) or a tombstone (kind 1). Returns its offset.
     fn record(&self, segment: &mut Segment, kind: u8, key: &str, seq: u64, value: &[u8]) -> usize {
         let begins = segment.bytes.len();
         let head = self.head(segment.header.segment, kind, key, seq, value, value.len() as u32);
@@ -100,7 +100,8 @@ impl Image {
         head
     }
 
-    /// Ends a commit. `durable` is the offset up to which stream 0 was durable before this commit.
+    /// Ends a commit. `durable` is the offset up to which stream 0 (`Hot`) was durable before this
+    /// commit.
     fn commit(&self, segment: &mut Segment, commit: u64, durable: DurableEnd, sealed: bool) {
         let trailer = Trailer {
             generation: 1,
@@ -372,7 +373,8 @@ fn a_tail_is_part_of_its_segment() {
     assert_eq!((report.verdict, report.live_items), (Verdict::Clean, 3), "{report}");
 }
 
-/// Builds a jumbo in segments 3 to 5, committed by commit 5, beside [`two_segments`].
+/// Builds the store of [`two_segments`], with a jumbo in segments 3 to 5 that commit 5 wrote. Also
+/// returns the jumbo's bytes.
 fn with_jumbo() -> (Image, Vec<u8>) {
     let image = Image::new(6);
     two_segments(&image);

@@ -140,8 +140,8 @@ fn list(policies: &BTreeMap<String, Policy>) {
     }
 }
 
-/// Requests `cost` units from a key's limiter, and describes the decision. A cost of 0 takes no
-/// units.
+/// Requests `cost` units from a key's limiter by the policy `name`, and describes the decision.
+/// With a cost of 0, only looks at the limiter.
 fn decide(client: &mut Client, name: &str, key: &str, cost: u64) -> Result<String, Error> {
     let policies = policies(client)?;
     let Some(policy) = policies.get(name) else {

@@ -36,16 +36,18 @@ pub(super) struct Figures {
     pub(super) memory_used_bytes: Option<u64>,
     pub(super) memory_limit_bytes: Option<u64>,
     pub(super) resident_bytes: Option<u64>,
-    /// Bytes of values that are only on a device.
+    /// Bytes of the records that are only on a device and not in memory.
     pub(super) flash_bytes: Option<u64>,
-    /// Acknowledged bytes that no device has yet, and the age of the oldest, in milliseconds.
+    /// Acknowledged bytes that a crash would lose, and the largest possible age of these bytes, in
+    /// milliseconds.
     pub(super) unsynced_bytes: Option<u64>,
     pub(super) unsynced_ms: Option<u64>,
     pub(super) condition: Condition,
 }
 
 impl Figures {
-    /// Compares two samples. If the server was restarted in between, rates count from its start.
+    /// Compares two samples. If the server was restarted in between, rates cover the time since its
+    /// start.
     pub(super) fn between(first: &Sample, last: &Sample) -> Figures {
         let span = Span::new(first, last);
         let rate = |rows: &[&str]| span.rate(rows);
@@ -125,7 +127,7 @@ impl Interval for Span<'_> {
     }
 }
 
-/// Returns the server's name and version.
+/// Returns the server's version. For Larder, the name `Larder` precedes it.
 fn version(sample: &Sample) -> String {
     match (sample.text("larder_version"), sample.text("version")) {
         (Some(larder), _) => format!("Larder {larder}"),

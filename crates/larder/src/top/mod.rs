@@ -75,7 +75,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Watches the servers named on the command line until the user ends it.
+/// Shows the servers named on the command line until the user quits.
 ///
 /// # Errors
 /// Returns an error if an address is wrong, if there is no terminal, or, with `--once`, if a server

@@ -14,8 +14,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// An answer, or the reason why there is none.
 pub(super) type Answer = Result<Sample, String>;
 
-/// The threads that ask the servers, one for each server. Dropping this value stops the threads. A
-/// thread that is waiting for its server ends by itself, but later.
+/// The threads that ask the servers, one for each server. When this value is dropped, each thread
+/// ends after the answer that it is waiting for, or at once if it waits for none.
 #[derive(Debug)]
 pub(super) struct Pollers {
     answers: Receiver<(usize, Answer)>,
@@ -24,7 +24,7 @@ pub(super) struct Pollers {
 }
 
 impl Pollers {
-    /// Starts to ask each server once per interval, now for the first time.
+    /// Starts a thread for each server. The thread asks its server now, and then once per interval.
     pub(super) fn start(addresses: Vec<Address>, interval: Duration) -> Pollers {
         let (sender, answers) = channel();
         let running = addresses.into_iter().enumerate().map(|(number, address)| {
@@ -44,13 +44,15 @@ impl Pollers {
         self.answers.try_iter()
     }
 
-    /// Waits for the next answer until `end`.
+    /// Returns the next answer, with the number of its server. Returns `None` if none arrives
+    /// before `end`.
     pub(super) fn next_until(&self, end: Instant) -> Option<(usize, Answer)> {
         self.answers.recv_timeout(end.saturating_duration_since(Instant::now())).ok()
     }
 }
 
-/// Asks a server once per interval, until `stopped` or until the receiver of the answers is gone.
+/// Asks a server once per interval. Ends when `answer` returns false, because no one receives the
+/// answers, or when the sender of `stopped` is dropped.
 fn poll(
     address: &Address,
     interval: Duration,

@@ -26,8 +26,8 @@ impl Sample {
         Sample { taken, rows: rows.collect(), latency: None }
     }
 
-    /// Adds the latencies from the rows of `stats buckets`. If a row has another form, the sample
-    /// has no latencies.
+    /// Adds the latencies from the rows of `stats buckets`. If [`Histogram::parse`] cannot read a
+    /// row, the sample has no latencies.
     pub(super) fn with_buckets(mut self, rows: &[(String, String)]) -> Sample {
         let classes = rows.iter().filter(|(name, _)| name.starts_with("buckets:"));
         let classes = classes.map(|(_, text)| Histogram::parse(text));
@@ -63,8 +63,8 @@ impl Sample {
         self.text(row)?.parse().ok()
     }
 
-    /// Returns the seconds from this sample to `later`. If this machine slept in between, these are
-    /// the seconds by the server's clock.
+    /// Returns the seconds from this sample to `later`. This machine's clock does not advance while
+    /// the machine sleeps. If it slept in between, returns the seconds by the server's clock.
     pub(super) fn seconds_to(&self, later: &Sample) -> f64 {
         let elapsed = later.taken.saturating_duration_since(self.taken).as_secs_f64().max(0.001);
         match (self.number("uptime"), later.number("uptime")) {

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use super::figures::Figures;
 
-/// The rows of a server: a name and a text. The names are the same for all servers.
+/// Returns the rows that show a server, each as (name, text). The names are the same for all
+/// servers.
 pub(super) fn rows(figures: &Figures) -> [(&'static str, String); 17] {
     let rate = |rate: Option<f64>| rate.map_or_else(dash, count);
     let whole = |number: Option<u64>| number.map_or_else(dash, |number| count(number as f64));

@@ -26,9 +26,10 @@ pub(super) struct Panel {
     name: String,
     last: Option<Sample>,
     figures: Option<Figures>,
-    /// The reason why the server did not answer the last time; `None` if it answered.
+    /// The reason why the last request got no answer. `None` if it got one, or before the first.
     error: Option<String>,
-    /// Requests per second, the newest last.
+    /// Requests per second in each interval, the newest interval last. An interval without an
+    /// answer has 0.
     history: VecDeque<u64>,
 }
 
@@ -136,7 +137,7 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, panel: &Panel) {
     }
 }
 
-/// Returns the sentence about a server and its colour.
+/// Returns a sentence on the state of a server, and the colour of the sentence.
 fn sentence(panel: &Panel) -> (Color, String) {
     match (&panel.error, &panel.figures) {
         (Some(why), _) => (Color::Red, format!("No answer: {why}. Trying again.")),

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_larder");
 /// The longest time that a test waits for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest time that a test waits for a device. After a build of all tests, the machine may
-/// first have to write gigabytes to it.
+/// The longest time that a test waits until all writes are durable. After a build of all tests, the
+/// machine may first have to write gigabytes of build output to the same device.
 pub(crate) const DEVICE_PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running binary and its log.
@@ -93,8 +93,8 @@ pub(crate) fn resident(server: &Child) -> u64 {
     kib.expect("a number of KiB") << 10
 }
 
-/// Checks that a server with a budget of `memory` MiB keeps its promise: at most the budget, a
-/// tenth more, and 32 MiB are resident.
+/// Checks that a server with a budget of `memory` MiB keeps its promise: its resident memory
+/// exceeds the budget by at most a tenth plus 32 MiB.
 pub(crate) fn assert_within_budget(server: &Child, memory: u64) {
     // The promise does not cover the memory that a sanitizer uses. `scripts/asan` sets this
     // variable.

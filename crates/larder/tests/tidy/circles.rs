@@ -1,8 +1,8 @@
 //! Finds files of a crate that use each other in a circle, by the paths in their text.
 //!
 //! A file uses another file if its text names something of that file through `crate::`, `super::`
-//! or the name of a child module. A name that a file only re-exports counts for the file that
-//! defines the name.
+//! or the name of a child module. If a file only re-exports a name, the name belongs to the file
+//! that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,9 @@ struct Module {
     exports: BTreeMap<String, Vec<String>>,
 }
 
-/// Returns the circles of a crate: sorted groups of files that all lead to each other. `sources`
-/// maps the names of files below the crate's `src/` to their texts.
+/// Returns the circles of a crate, as sorted groups of files. In a group, each file uses each other
+/// one, directly or through files of the group. `sources` maps the names of files below the crate's
+/// `src/` to their texts.
 pub(crate) fn circles(sources: &BTreeMap<String, String>) -> Vec<Vec<String>> {
     strongly_connected(&edges(sources))
 }
@@ -67,7 +68,8 @@ fn without_comments(text: &str) -> String {
     kept
 }
 
-/// Returns the re-exports in `text`, the source of module `path`: name to absolute path.
+/// Finds the re-exports in `text`, the source of module `path`. Returns a map from each re-exported
+/// name to the absolute path of what it stands for.
 fn exports(
     text: &str,
     path: &[String],
@@ -126,7 +128,7 @@ fn use_tree(tree: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Resolves `crate` and `super` at the front of a path that stands in module `path`.
+/// Resolves `crate` and `super` at the front of `named`, a path in the text of module `path`.
 fn absolute(named: &[String], path: &[String]) -> Vec<String> {
     match named.first().map(String::as_str) {
         Some("crate") => named[1..].to_vec(),
@@ -140,7 +142,7 @@ fn absolute(named: &[String], path: &[String]) -> Vec<String> {
     }
 }
 
-/// Returns the absolute paths that a module's text names outside its re-exports.
+/// Returns the absolute paths that a module's text names, except the paths in its re-exports.
 fn named_paths(path: &[String], module: &Module, modules: &Modules) -> Vec<Vec<String>> {
     let text = &module.text;
     let children = modules
@@ -175,8 +177,9 @@ fn named_paths(path: &[String], module: &Module, modules: &Modules) -> Vec<Vec<S
     found
 }
 
-/// Returns the module that holds the definition to which the path `named` leads. Follows
-/// re-exports, and then takes the longest prefix of the path that is a module.
+/// Returns the module that defines the item at the path `named`. Replaces re-exported names by
+/// their paths until none is left, and then returns the longest prefix of the path that is a
+/// module.
 fn resolve(named: &[String], modules: &Modules) -> Vec<String> {
     let mut named = named.to_vec();
     for _ in 0..8 {

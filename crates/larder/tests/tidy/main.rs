@@ -1,7 +1,7 @@
 //! Mistakes that must never be in this tree, found by searching its text. STYLE.md has the reasons.
 //!
-//! The sizes of files and functions are a reason to look again, not a failure. `cargo test --test
-//! tidy -- --nocapture sizes` lists them.
+//! A large file or function is not a failure, but somebody should look at it again. `cargo test
+//! --test tidy -- --nocapture sizes` lists them.
 
 mod circles;
 
@@ -88,7 +88,7 @@ fn built_sources(name: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns lines of `sources` that contain one of `words`, as `file:line: text`. Comments count
+/// Returns lines of `sources` that contain one of `words`, as `file:line: text`. Searches comments,
 /// too.
 fn lines_with(sources: &[(String, String)], words: &[String]) -> Vec<String> {
     let mut found = Vec::new();
@@ -130,7 +130,8 @@ fn manifests() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns the rows of the table under `heading` in ARCHITECTURE.md: first cell to second cell.
+/// Reads the table under `heading` in ARCHITECTURE.md. Returns a map from the first cell of each
+/// row to the second.
 fn architecture_table(heading: &str) -> BTreeMap<String, String> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let section = text.split(&format!("\n## {heading}\n")).nth(1).expect("section of the table");
@@ -214,7 +215,8 @@ fn nothing_unfinished_is_left_outside_tests() {
     assert!(found.is_empty(), "left over:\n{}", found.join("\n"));
 }
 
-/// These macros panic if the output cannot be written. A panic would change the exit code.
+/// Shipped code must not use `println!` and its relatives: they panic if the output cannot be
+/// written, and a panic would change the exit code.
 #[test]
 fn what_is_printed_cannot_end_the_program() {
     let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);
@@ -224,7 +226,8 @@ fn what_is_printed_cannot_end_the_program() {
     assert!(found.is_empty(), "use larder_bench::say and complain:\n{}", found.join("\n"));
 }
 
-/// Bytes that a message calls useless may be the only copy of somebody's data.
+/// No message may advise to delete a file: even if Larder cannot use the file, it may hold the only
+/// copy of somebody's data.
 #[test]
 fn no_message_advises_to_destroy_what_might_be_data() {
     let words = ["remove it", "remove them", "erase", "delete it first", "wipe"].map(str::to_owned);

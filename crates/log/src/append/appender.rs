@@ -20,15 +20,16 @@ use std::sync::Arc;
 
 /// The largest chunk is 1/`CHUNKS_PER_SEGMENT` of a segment: 8 KiB of 2 MiB.
 const CHUNKS_PER_SEGMENT: usize = 256;
-/// The chunks of all threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment, because their
-/// unused rests are lost when the segment is full.
+/// The chunks of all threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment, because the
+/// unused rests of the chunks are lost when the segment is full.
 const ALL_CHUNKS_SHARE: usize = 16;
 /// A record goes to a chunk only if at least this many records of its size fit into a chunk. This
 /// limits waste: a chunk's rest that is too short for the next record is lost if another thread has
 /// appended behind the chunk.
 const RECORDS_PER_CHUNK: usize = 32;
-/// With a store, a chunk is 1/`SHARE_OF_APPENDED` of what the thread has appended since the last
-/// commit was closed. The next commit wastes half of the chunk on average.
+/// With a store, a chunk is at most 1/`SHARE_OF_APPENDED` of what the thread has appended since the
+/// last commit was closed. The next commit ends the chunk, and then half of it is unused on
+/// average.
 const SHARE_OF_APPENDED: u32 = 16;
 
 /// One thread's state for appending.
@@ -40,8 +41,8 @@ pub struct Appender {
     rest_is_dead: Cell<bool>,
     /// Without a store: true if the chunk was used since the thread's last quiescent point.
     used: Cell<bool>,
-    /// The count of closings, and the bytes that the thread has appended since that count was
-    /// reached.
+    /// The [count of closings](EvenClosings) at the thread's last append, and the bytes that the
+    /// thread has appended since this count was reached.
     appended: Cell<(EvenClosings, u32)>,
     tally: Tally,
 }
@@ -77,11 +78,11 @@ impl Appender {
 }
 
 impl Log {
-    /// Announces that a commit is about to reserve its trailers. From here to [`Log::end_closing`],
-    /// appends that begin use no chunk: they reserve space at the segment's end. So once a record
-    /// lies behind a trailer, later appends go behind that trailer, too. A thread that has not seen
-    /// the new count was already appending, and the committer waits for it. Only one thread at a
-    /// time closes a commit.
+    /// Announces that a commit is about to reserve its trailers, by raising the count of closings.
+    /// From here to [`Log::end_closing`], appends that begin use no chunk: they reserve space at
+    /// the segment's end. So once a record lies behind a trailer, no later append goes in front of
+    /// that trailer. A thread that has not seen the raised count was already appending, and the
+    /// committer waits for that append. Only one thread at a time closes a commit.
     pub(crate) fn begin_closing(&self) {
         self.closings.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -125,7 +126,8 @@ impl Log {
         if let Some(store) = &self.store {
             let seed = store.segment_seed(chunk.segment, chunk.generation);
             let layout = Layout { header: HEADER, key: 0, value: left - HEADER };
-            // SAFETY: as above, and the head was just written. Its checksum ignores the value.
+            // SAFETY: as above, and the filler's head was just written. The checksum of a filler
+            // ignores the value, so the value need not be written.
             unsafe { format::seal_record(rest, Kind::Filler, &layout, None, seed) };
         }
     }
@@ -204,7 +206,8 @@ impl Log {
         self.segment(number).dead()
     }
 
-    /// Returns the live bytes of a segment, as far as threads have reported dead ones.
+    /// Returns the number of live bytes of a segment. Bytes whose death no thread has reported yet
+    /// count as live.
     pub fn live(&self, number: SegmentNumber) -> u32 {
         self.segment(number).filled().saturating_sub(self.dead(number))
     }
@@ -361,13 +364,13 @@ mod tests {
     fn append(log: &Log, appender: &Appender, bytes: usize) -> Address {
         let reserved =
             log.reserve_for(appender, Stream::Hot, bytes, 1, Claim::Write).expect("there is room");
-        // SAFETY: the reservation has that length.
+        // SAFETY: the reservation is `bytes` long and belongs to this thread.
         unsafe { write_filler(reserved.memory, bytes) };
         reserved.address
     }
 
-    /// However threads append, a segment is a run of records without gaps, and everything except
-    /// the records they wrote is dead.
+    /// Three threads append in turn, with and without chunks. A segment must be a run of records
+    /// without gaps, and everything in it except the appended records must count as dead.
     #[test]
     fn chunks_leave_no_gaps_and_their_rests_count_as_dead() {
         let log = log();
@@ -527,11 +530,10 @@ mod loom_tests {
         assert!(all.contains(&(false, false)), "behind the commit: {all:?}");
     }
 
-    /// A full segment is replaced by another. Meanwhile a segment of the other stream is opened,
-    /// and then a thread with a chunk appends. If that thread's record goes into the full segment,
-    /// the other stream's segment must not count as opened after the full one was closed. Otherwise
-    /// the full segment could be freed although its record hides older versions in the other
-    /// segment.
+    /// One thread closes the full segment F and opens the next. Meanwhile another thread opens the
+    /// segment S of the other stream, and then appends a record R in its chunk. If R still goes
+    /// into F, S must not count as opened after F was closed. Otherwise Larder would assume that no
+    /// record of F hides a version in S. R may do so, and F could then be freed too early.
     #[test]
     fn loom_chunks_end_with_their_segment() {
         let outcomes = Arc::new(Outcomes::default());

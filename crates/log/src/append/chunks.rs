@@ -2,10 +2,10 @@
 //! threads would contend for the cache line of the segment's end with every record.
 //!
 //! Code that walks a segment need not know about chunks: before a segment is walked, the unused
-//! rest of each of its chunks has become a filler. Without a store, the thread writes this filler
-//! before its quiescent point, and no thread walks the segment earlier. With a store, a chunk ends
-//! with the commit that covers it. While a commit is being [closed](Closings), no append to a chunk
-//! begins, and the committer writes the fillers.
+//! rest of each of its chunks has become a filler. Without a store, the thread that used the chunk
+//! writes this filler before its next quiescent point. No other thread walks the segment before
+//! that point. With a store, a chunk ends with the commit that covers it. While a commit is being
+//! [closed](Closings), no append to a chunk begins, and the committer writes the fillers.
 //!
 //! Invariant: once a record lies behind a commit's trailer, no later record is put in front of that
 //! trailer.
@@ -43,7 +43,8 @@ pub(crate) struct Chunk {
     pub(crate) end: u32,
 }
 
-/// A thread's chunk, as the thread that closes a commit sees it.
+/// The part of a thread's state that the thread which closes a commit needs, to write a filler into
+/// the unused rest of the chunk.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct OpenChunk {

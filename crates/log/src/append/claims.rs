@@ -11,10 +11,11 @@ use crate::sync::lock;
 
 /// Number of places that only the cleaner may take: one per stream that it appends to.
 const CLEANER_SEGMENTS: usize = 2;
-/// In a store that evicts nothing, each reserve is 1/`RESERVE_SHARE` of the places. Deletes and
-/// updates without growth make at least as many bytes dead as they append. So when their reserve is
-/// used up, some segment holds enough dead bytes to be worth cleaning. Places that cleaning would
-/// free count as part of the reserves: see [`Log::set_reclaimable`].
+/// In a store that evicts nothing, each reserve is 1/`RESERVE_SHARE` of the places. Places that
+/// cleaning would free count as part of the reserves: see [`Log::set_reclaimable`]. Deletes, and
+/// updates that do not make items larger, make at least as many bytes dead as they append. So when
+/// they have filled a reserve of this size, some segment holds enough dead bytes to be worth
+/// cleaning.
 const RESERVE_SHARE: usize = 64;
 /// Number of reserves in a store that evicts nothing: for deletes, for updates, and for updates
 /// that make items larger.
@@ -85,10 +86,11 @@ impl Log {
         spared(store.segment_count(), self.keeps_all, reclaimable)[claim as usize]
     }
 
-    /// Sets the number of places that cleaning dead records would free. The reserves count these
-    /// places as free, so a store may hold more dead records before it refuses writes. With more
-    /// dead records, cleaning is cheaper. The cleaner must count again before a place that it
-    /// emptied becomes free. Otherwise that place would count twice.
+    /// Sets the number of places that cleaning could gain from dead bytes. The reserves count these
+    /// places as free, so a store may hold more dead bytes before it refuses writes. The more of a
+    /// segment is dead, the fewer bytes the cleaner moves per place that it gains. The cleaner must
+    /// set a new number before a place that it emptied becomes free. Otherwise that place would
+    /// count twice.
     pub fn set_reclaimable(&self, places: usize) {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
@@ -96,7 +98,7 @@ impl Log {
     /// Returns the least number of bytes that emptying a sealed segment gains. Assumes the worst
     /// packing of the live records: a record that does not fit leaves less than its own length
     /// unused. Also assumes that all ends are moved, as tombstones. `summary_room` is the space
-    /// that a new segment leaves to its summary, in bytes.
+    /// that a new segment keeps free for its summary, in bytes.
     pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
         let size = self.segment_size as u64;
         let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
@@ -107,7 +109,7 @@ impl Log {
         size.saturating_sub((moving * size).div_ceil(filled_at_least))
     }
 
-    /// Returns the largest number of bytes that a new segment of either stream leaves to its
+    /// Returns the largest number of bytes that a new segment of either stream keeps free for its
     /// summary.
     pub(crate) fn most_summary_room(&self) -> u64 {
         self.summary_room(Stream::Hot).max(self.summary_room(Stream::Survivors)).into()

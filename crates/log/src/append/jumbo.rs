@@ -28,9 +28,9 @@ pub struct JumboClaim {
 }
 
 impl Log {
-    /// Gives a filled mapping the claimed segment number. The mapping holds one record of the
-    /// claimed size, which begins at `start` in the first page, and is already charged to the
-    /// budget. `seal` completes the record once its address is known.
+    /// Gives a filled mapping the claimed segment number. The mapping must already be charged to
+    /// the budget. It holds one record of the claimed size, which begins at `start` in the first
+    /// page. `seal` completes the record once its address is known.
     pub fn adopt_jumbo(
         &self,
         claimed: JumboClaim,

@@ -41,9 +41,9 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Prefetches the memory for the thread's later records, as much as a record of `bytes` needs.
-    /// Without the prefetch, a write to that memory would miss the processor's cache. The thread's
-    /// next locked instruction would then wait for that write.
+    /// Prefetches memory for a later record of the thread, assuming that it is `bytes` long, too.
+    /// Without the prefetch, writing that record would miss the processor's cache. The thread's
+    /// next atomic instruction would then wait until the write is complete.
     #[inline]
     pub fn prefetch_next(&self, bytes: usize) {
         for line in (0..bytes.min(PREFETCHED)).step_by(prefetch::LINE) {
@@ -85,7 +85,7 @@ impl Log {
         }
     }
 
-    /// Returns the stream's open segment; 0 before the first.
+    /// Returns the stream's open segment; 0 while there is none.
     #[inline]
     pub(crate) fn open_segment(&self, stream: Stream) -> SegmentNumber {
         self.streams[stream as usize].segment.load(Ordering::Acquire)
@@ -123,8 +123,9 @@ impl Log {
                 unsafe { store.begin_segment(number, segment, stream, frame, None) };
             }
         }
-        // Stored before `enqueue_sealed` begins a new epoch. A thread that has seen that epoch also
-        // sees the new open segment, so it no longer appends to a chunk of `full`.
+        // `claim` and `segment` are stored before `enqueue_sealed` begins a new epoch. A thread
+        // that has seen that epoch also sees the new open segment, so it no longer appends to a
+        // chunk of `full`.
         open.claim.store(least as u8, Ordering::Relaxed);
         open.segment.store(number, Ordering::Release);
         self.enqueue_sealed(stream, full);
@@ -166,7 +167,8 @@ impl Log {
         self.enqueue_sealed(stream, number);
     }
 
-    /// Returns true if this record is the first of its segment, so appending it took a frame.
+    /// Returns true if this record is the first of its segment. Its append then took a frame, so
+    /// the cleaner may have to make room.
     #[inline]
     pub fn begins_segment(&self, address: Address) -> bool {
         address.offset() <= HEADER_BYTES

@@ -17,7 +17,7 @@ pub enum Stream {
 impl Stream {
     pub(crate) const ALL: [Stream; 2] = [Stream::Hot, Stream::Survivors];
 
-    /// Returns the stream with the number `stream` in a segment's header.
+    /// Returns the stream that the byte `stream` of a segment's header stands for.
     pub fn of(stream: u8) -> Stream {
         if stream == Stream::Hot as u8 { Stream::Hot } else { Stream::Survivors }
     }
@@ -31,7 +31,8 @@ pub enum Claim {
     Write = 0,
     /// A client updates an item and makes it larger.
     Grow = 1,
-    /// A client updates an item without making it larger: a counter, or a new expiry.
+    /// A client updates an item without making it larger. For example, it changes a counter or an
+    /// expiry.
     Update = 2,
     /// A client deletes an item.
     Delete = 3,
@@ -58,10 +59,11 @@ pub struct Sealed {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Open {
-    /// The open segment; 0 before the first.
+    /// The open segment; 0 while there is none, before the first append and after
+    /// [`Log::seal`](crate::Log::seal).
     pub(crate) segment: AtomicU32,
-    /// The least urgent [claim](Claim) that may append to the segment. Written under `roll`, before
-    /// `segment`.
+    /// The least urgent [claim](Claim) that may append to the segment. The holder of `roll` writes
+    /// this field before `segment`.
     pub(crate) claim: AtomicU8,
     pub(crate) roll: Mutex<()>,
 }

@@ -1,20 +1,20 @@
-//! A thread's tally of bytes that it made dead and has not reported yet. Without it, threads that
-//! overwrite items would contend, with every record, for the cache line of the old version's
-//! segment.
+//! A thread's tally of bytes that it made dead and has not reported yet. Without it, a thread would
+//! count the old version's bytes at once for each item that it overwrites. Threads would then
+//! contend for the cache lines of the segments' counts.
 //!
-//! A thread reports its tally when the cleaner [asks](Log::want_counts), and before it sleeps.
-//! Segments may share an entry of the tally. If the entry holds another segment's count, the thread
-//! reports that count first. Until a count is reported, its segment seems to hold more live bytes
-//! than it does. That is safe: only a segment without live bytes is freed without examining its
-//! records.
+//! A thread reports its tally when the cleaner [asks](Log::want_counts), and before it sleeps. The
+//! tally is an array of entries, and each entry holds the count of one segment. In a large log,
+//! several segments share an entry. If the entry holds another segment's count, the thread reports
+//! that count first. Until a count is reported, its segment seems to hold more live bytes than it
+//! does. That is safe: only a segment without live bytes is freed without examining its records.
 
 use crate::address::SegmentNumber;
 use crate::log::Log;
 use crate::sync::atomic::Ordering;
 use std::cell::{Cell, RefCell};
 
-/// The largest number of entries of a tally. A segment's number determines its entry. In a log of
-/// more segments, several segments share an entry.
+/// The largest number of entries of a tally. A segment's number determines its entry. In a log with
+/// more segments than entries, several segments share an entry.
 const ENTRIES: usize = 4096;
 
 /// Bytes of a segment that the thread made dead. An entry with 0 bytes is unused.
@@ -81,7 +81,7 @@ impl Log {
         self.epochs.advance()
     }
 
-    /// Returns true if the thread was asked to report its tally since its last report.
+    /// Returns true if the cleaner has asked for tallies since `tally` was last reported.
     #[inline]
     pub(crate) fn wants_counts_of(&self, tally: &Tally) -> bool {
         self.counts_wanted.load(Ordering::Acquire) != tally.told.get()

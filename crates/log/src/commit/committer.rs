@@ -14,11 +14,12 @@ pub(crate) struct SegmentPart {
     pub(crate) segment: SegmentNumber,
     pub(crate) stream: Stream,
     pub(super) from: u32,
-    /// Offset at which the part's trailer ends. Equal to `from` if all of the part was written
-    /// early.
+    /// Offset at which the part's trailer ends. Equal to `from` if early writes have written all of
+    /// the segment's records, and their trailer. Then the part is empty.
     pub(crate) to: u32,
     pub(super) sealed: bool,
-    /// True if an early part of the same commit precedes this part.
+    /// True if an early write for the same commit wrote the bytes before `from`, with a trailer of
+    /// their own.
     pub(super) continues: bool,
 }
 
@@ -63,8 +64,8 @@ impl Tails {
         free.expect("there are more places than are needed at once")
     }
 
-    /// Forgets the tails that were written since the durable one, so that their places are free
-    /// again.
+    /// After a failed commit: makes the places of all tails free that were written after the
+    /// durable tail. The commit's records are undone or written again.
     pub(super) fn forget(&mut self) {
         (self.syncing, self.last) = (self.durable, self.durable);
     }
@@ -92,27 +93,29 @@ impl Closed {
         self.parts.iter().map(|part| part.segment).chain(self.jumbos.iter().copied())
     }
 
-    /// Returns the number of bytes of normal segments that the commit covers and that were not
-    /// written early.
+    /// Returns the number of bytes that the commit covers and that no early write has written.
+    /// Bytes of jumbos are not included.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.to - part.from)).sum()
     }
 }
 
-/// What was written early for the open commit.
+/// What early writes have written for the open commit.
 #[derive(Debug, Default)]
 pub(super) struct Early {
-    /// The last early part of each segment.
+    /// For each segment, the part that the last early write covered.
     pub(super) parts: BTreeMap<SegmentNumber, SegmentPart>,
-    /// True if an early write, or a sync that it depends on, has failed. All further records are
-    /// left to the commit.
+    /// True if an early write has failed, or if a failed sync may have lost earlier writes. No more
+    /// early writes are then made for this commit. The commit itself writes the records that are
+    /// not yet written.
     pub(super) failed: bool,
-    /// Early parts that may not have reached the device.
+    /// Parts of the early write that failed. They may not have reached the device, so the commit
+    /// writes them again. Empty if no early write failed.
     pub(super) unwritten: Vec<SegmentPart>,
     /// Jumbos written early.
     pub(super) jumbos: Vec<SegmentNumber>,
-    /// The places of these jumbos after their first ones. Their metas were written early, with
-    /// these versions.
+    /// The metas that early writes wrote for `jumbos`: the number of each place after a jumbo's
+    /// first, and the version of the place's meta.
     pub(super) metas: Vec<(SegmentNumber, u64)>,
     /// Number of the device's failed syncs before the first early write; `None` without early
     /// writes.
@@ -157,16 +160,16 @@ pub struct Committer {
     pub(crate) cuts: Vec<Cut>,
     /// Summaries of durable segments, to be written with the next commit.
     pub(crate) summaries: Vec<Staged>,
-    /// Sealed parts of failed commits whose records were acknowledged already. The next commit
-    /// writes these parts.
+    /// In async mode: parts of failed commits, in sealed segments. Their records were acknowledged
+    /// already, so the next commit writes these parts again.
     pub(super) again: Vec<SegmentPart>,
     /// What was written early for the open commit.
     pub(super) early: Early,
-    /// While a commit is being synced: the number of syncs of the device that had failed when that
-    /// commit's first write began.
+    /// The number of the device's failed syncs before the first write of the commit that is being
+    /// synced. `None` while no commit is being synced.
     pub(super) syncing: Option<u64>,
     /// True if the last written commit failed. The device may hold parts of that commit, so the
-    /// next commit's trailers say that it failed.
+    /// trailers of the next commit say that the commit before them failed.
     pub(crate) after_failure: bool,
     /// True if a retried commit may have left stale tails in the tail places. The trailers in such
     /// tails are no longer valid.

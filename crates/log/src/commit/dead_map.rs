@@ -13,18 +13,21 @@ pub struct BegunMap {
     pub segment: SegmentNumber,
     /// The segment's generation that the map is made for.
     pub generation: u32,
-    /// Commit number: every record that died up to this commit will be in the map.
+    /// A commit number: the map will have every record that died up to this commit. All these
+    /// records lie before `until`.
     pub cover: u64,
-    /// Records from this offset on are not in the map, because they may be incomplete.
+    /// The segment's length when the map was begun. The map has no records from this offset on,
+    /// because they may be incomplete.
     pub until: u32,
 }
 
 /// State of a segment whose map was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapState {
-    /// The segment's records are durable, so the index leads to every live one.
+    /// The segment's records before [`BegunMap::until`] are durable. So their appends have ended,
+    /// and the index leads to every live one.
     Ready,
-    /// Some of the segment's records are not durable, so the map waits for a commit.
+    /// Some of these records are not durable, so the map waits for a commit.
     Undurable,
     /// The segment is free, so there is nothing to mark.
     Gone,
@@ -34,7 +37,8 @@ pub enum MapState {
 #[derive(Debug)]
 pub struct DeadMap {
     pub(super) begun: BegunMap,
-    /// All deaths in the map are durable once this commit is. `u64::MAX` until the map is finished.
+    /// All deaths in the map are durable once this commit is durable. `u64::MAX` until the map is
+    /// finished.
     pub(super) after: u64,
     /// `CommitMarks::undo_count` from before the index was queried. If the count has changed since,
     /// deaths in the map may have been undone.
@@ -61,14 +65,14 @@ impl DeadMap {
         &self.bits
     }
 
-    /// Clears the mark of the record at `offset`. Called for every record that the index leads to,
-    /// because such a record is alive.
+    /// Clears the mark of the record at `offset`. At first the map marks every record. The caller
+    /// clears the marks of all records that the index leads to, because these are alive.
     pub fn mark_alive(&mut self, offset: usize, is_jumbo: bool) {
         unmark(&mut self.bits, if is_jumbo { RECORD_AT } else { offset });
     }
 
     /// Completes the map after the index was queried for all keys of the segment. All deaths in the
-    /// map are durable once commit `after` is.
+    /// map are durable once commit `after` is durable.
     pub fn finish(&mut self, after: u64) {
         self.after = after;
     }

@@ -2,10 +2,10 @@
 //! without a sync. So a crash of only the process loses little, even if syncs are rare or slow.
 //!
 //! Invariants: an early write makes nothing count as durable. Everything that needs durable records
-//! waits for the commit: it advances the commit marks, and only then are frames dropped, places
-//! reused and clients' changes settled. The commit's sync covers all early writes made for it. A
-//! trailer that is written early while the previous commit is being synced proves nothing about
-//! that commit. If an early write fails, the commit repeats it.
+//! waits until the commit has settled. Only then are frames dropped and places reused, and only
+//! then do clients' changes count as durable. The commit's sync covers all early writes made for
+//! the commit. A trailer that is written early while the previous commit is being synced proves
+//! nothing about that commit. If an early write fails, the commit repeats it.
 
 use crate::append::Stream;
 use crate::commit::committer::{Before, Closed, Committer, Early, SegmentPart, Written};
@@ -38,9 +38,10 @@ impl Log {
         let began = early.failed_syncs.unwrap_or(failed_syncs);
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
-            // A sync has failed since the first write of the open commit, or of the commit being
-            // synced. The device may have lost that write, so the commit will not trust its own
-            // sync. All further records are left to the commit.
+            // A sync has failed since the first early write of the open commit, or since the first
+            // write of the commit being synced. The device may have lost writes of that commit, so
+            // the commit will fail: it does not trust its own sync. So no more early writes are
+            // made for the open commit.
             early.failed = true;
             return Ok(None);
         }
@@ -68,17 +69,19 @@ impl Log {
         Ok(Some(true))
     }
 
-    /// Ends the records of the open commit so far with trailers. While the previous commit is not
-    /// durable, these trailers are marked as early and prove nothing about it.
+    /// In each segment, reserves and writes a trailer behind the records that the open commit has
+    /// so far. While the previous commit is not durable, these trailers are marked as early and
+    /// prove nothing about it.
     fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
         let store = self.durable_log();
         let mut parts = Vec::new();
         self.begin_closing();
-        // Holds the same locks as `close`, so that no segment opened meanwhile is overlooked.
+        // Takes the locks under which threads open segments, as `close` does. So no thread opens a
+        // segment while this function looks for all of them.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let number = store.commits.open();
-        // The previous commit has not failed: after a failure, `write_early` returns before it
-        // calls this.
+        // The previous commit has not failed: after a failure, `write_early` does not call this
+        // function.
         let is_settled = store.commits.settled() + 1 == number;
         let before = if is_settled { Before::Durable } else { Before::Unknown };
         let mut jumbos = lock(&store.new_jumbos).clone();
@@ -115,11 +118,11 @@ impl Log {
         (Closed { number, parts, jumbos, early: Early::default() }, before)
     }
 
-    /// Merges all un-durable bytes of a segment up to the end of `last` into one part, by turning
-    /// their trailers into fillers. In an open segment, the next commit reserves a new trailer for
-    /// the part. A sealed segment has no room for another trailer. So its merged part keeps the
-    /// last trailer, which the next commit rewrites. Only in that case does this function return
-    /// the part.
+    /// Merges all un-durable bytes of a segment up to the end of `last` into one part: turns the
+    /// trailers among these bytes into fillers. In an open segment, the next commit reserves a new
+    /// trailer for the part, and this function returns `None`. A sealed segment has no room for
+    /// another trailer. So the merged part keeps its last trailer, which the next commit rewrites,
+    /// and this function returns the part.
     pub(super) fn merge_parts(&self, store: &Store, last: &SegmentPart) -> Option<SegmentPart> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);

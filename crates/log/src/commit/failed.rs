@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 /// The largest number of outages remembered. A waiter is woken when its commit fails, and then asks
-/// for the commit's state. The answer is forgotten only after this many later outages. Each outage
-/// lasts at least as long as the committer's pause before it tries again, so a waiter has ample
-/// time.
+/// whether the commit has failed. The failure is forgotten only after this many later outages. Each
+/// outage lasts at least as long as the committer's pause before it tries again, so a waiter has
+/// ample time to ask.
 const OUTAGES: usize = 4096;
 
 /// Numbers of failed commits. The numbers of one outage are consecutive.

@@ -50,16 +50,17 @@ impl Log {
         committer.cuts.push(cut);
     }
 
-    /// Restores the segments whose emptying belongs to a commit after `durable`, because that
-    /// commit was undone. These segments hold live records again.
+    /// Restores the segments in quarantine that were emptied by a commit after `durable`. That
+    /// commit was undone, so the segments hold live records again.
     fn restore_quarantined(&self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
         // Examines only segments without a durable free mark. A segment with such a mark was
         // emptied by a durable commit.
         for entry in quarantine.take_undone(|entry| entry.emptied > durable) {
             let segment = self.segment(entry.number);
-            // Noted before the segment is sealed again. If a sealed segment has no kept ends, the
-            // engine's mover of partitions assumes that its evictions are durable.
+            // The kept ends are noted before the segment is sealed again. If a sealed segment has
+            // no kept ends, the engine's mover of partitions assumes that all evictions from this
+            // segment are durable.
             self.durable_log().keep_ends(entry.number, entry.ends);
             segment.set_state(State::Sealed);
             self.end_evicting();
@@ -68,7 +69,7 @@ impl Log {
         }
     }
 
-    /// Writes the last block of each cut segment, and a meta with its end.
+    /// Writes each cut segment's last block, and a meta that says where the segment ends.
     pub(crate) fn write_cuts(
         &self,
         store: &Store,

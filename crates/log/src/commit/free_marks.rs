@@ -107,8 +107,8 @@ impl Log {
         committer.maps.iter().any(|map| can_write(map, durable))
     }
 
-    /// Returns true if the segment is free on the device, too: a recovery ignores the records of
-    /// its last generation.
+    /// Returns true if the segment's free mark is durable, so that a recovery ignores the records
+    /// of the segment's last generation.
     pub(crate) fn is_marked_free(&self, number: SegmentNumber) -> bool {
         // A segment in quarantine either waits for its free mark, or already has it, or is just
         // being freed.
@@ -126,8 +126,8 @@ impl Log {
         Ok(())
     }
 
-    /// Returns segments that can be marked as free, because their records are no longer needed. At
-    /// most [`FREED_PER_COMMIT`].
+    /// Returns at most [`FREED_PER_COMMIT`] segments that can be marked as free, because their
+    /// records are no longer needed.
     pub(crate) fn freeable(&self, store: &Store) -> Vec<SegmentNumber> {
         let durable = store.commits.durable();
         let quarantine = lock(&self.quarantine);
@@ -164,8 +164,9 @@ impl Log {
 
     /// Notes that each end of a segment in quarantine was copied elsewhere, or that a newer version
     /// of its key was found. The segment can be freed once the copies and the newer versions are
-    /// durable. `undo_count` is `CommitMarks::undo_count` from before the copying. Returns false if
-    /// changes were undone since then, because the copies may have been undone, too.
+    /// durable. `undo_count` is `CommitMarks::undo_count` from before the copying. If changes were
+    /// undone since then, the copies may have been undone, too. This function then notes nothing
+    /// and returns false.
     pub fn ends_are_carried(&self, number: SegmentNumber, undo_count: u64) -> bool {
         let store = self.durable_log();
         let open = store.commits.open();

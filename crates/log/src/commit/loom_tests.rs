@@ -1,7 +1,7 @@
-//! Models of other threads' work while a commit is being closed. The header of a segment that is
-//! opened meanwhile must name the first commit that can be in the segment, or an earlier one. The
-//! segment's cover must lie before that first commit. A record that is changed in place meanwhile
-//! must be changed before the commit covers it, or not at all.
+//! Models of other threads' work while a commit is being closed. If a thread then opens a segment,
+//! the segment's header must name the first commit that covers records of the segment, or an
+//! earlier one. The segment's cover must be lower than that first commit. If a thread then changes
+//! a record in place, it must do so before the commit covers the record, or not at all.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -14,9 +14,9 @@ use crate::record::{Fields, Kind, Layout, write_head};
 use crate::sync::model::{Outcomes, check, spawn};
 use std::sync::Arc;
 
-/// Opens a segment while a commit is closed. `open` returns the address of a record in that
-/// segment. The segment must name its first commit or an earlier one, and its cover must lie before
-/// its first commit.
+/// Opens a segment while another thread closes a commit. `open` returns the address of a record in
+/// that segment. The segment must name the first commit that covers its records, or an earlier one.
+/// Its cover must be lower than that commit.
 fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -78,8 +78,9 @@ fn loom_a_large_value_knows_its_commit() {
     );
 }
 
-/// Changes a counter in place while `close` covers it. After `close`, the committer must see the
-/// change exactly if the thread made it.
+/// Lets a thread change a counter in place while `close` makes a commit or an early write cover the
+/// counter. After `close`, the committer must see the new value if the thread made the change, and
+/// otherwise the old value.
 fn change_and_close(close: fn(&Log, &mut Committer)) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);

@@ -6,11 +6,11 @@
 //! fixed pause between them: under load, each commit takes the records that arrive during one sync.
 //!
 //! Invariants: one thread at a time commits. A commit is closed only after the previous one has
-//! settled. So a commit found on a device proves that all earlier commits were durable. Early
-//! writes are the exception (see `early`): those made while the previous commit is being synced
-//! prove nothing about it. In a segment's place, every block is written once. An incomplete last
-//! block goes to one of several tail places, so no write ever touches bytes that an earlier commit
-//! made durable.
+//! settled. So a commit found on a device proves that all earlier commits were durable. There are
+//! two exceptions, which the trailers mark: the previous commit has failed, or an early write (see
+//! `early`) has written the trailer while the previous commit was being synced. In a segment's
+//! place, every block is written once. An incomplete last block goes to one of several tail places,
+//! so no write ever touches bytes that an earlier commit made durable.
 
 pub(crate) mod committer;
 pub(crate) mod dead_map;
@@ -54,8 +54,8 @@ impl Log {
         let early = std::mem::take(&mut committer.early);
         self.begin_closing();
         // A thread that opens a segment reads the commit number and registers the segment under one
-        // of these locks. So every segment found here was opened before the next commit. Every
-        // other segment belongs to the next commit.
+        // of these locks. So the header of every segment found here names this commit or an earlier
+        // one. Headers of segments that are opened later name the next commit.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         let (number, jumbos) = {
             let mut new_jumbos = lock(&store.new_jumbos);
@@ -210,10 +210,11 @@ impl Log {
         self.durable_log().commits.settle(closed.number);
     }
 
-    /// Moves the records of a failed commit, which were acknowledged already, to the open commit.
-    /// The open commit will write them from memory, and repeat its own early writes. The trailers
-    /// of all these parts become fillers. Otherwise, a later commit found behind such a trailer
-    /// would prove that the failed commit was durable. Waiters are told that the commit failed.
+    /// In async mode: moves the records of a failed commit, which were acknowledged already, to the
+    /// open commit. The open commit will write them from memory, and repeat its own early writes.
+    /// The trailers of the failed commit and of these early writes become fillers. Otherwise, a
+    /// later commit found behind such a trailer would prove that the failed commit was durable. The
+    /// commit still counts as failed for threads that wait for it.
     pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
         let store = self.durable_log();
         committer.forget_writes();
@@ -245,7 +246,7 @@ impl Log {
             || !self.freeable(store).is_empty()
     }
 
-    /// Returns the number of bytes in segments that are not durable.
+    /// Returns the number of appended bytes that are not durable.
     pub fn unsynced_bytes(&self) -> u64 {
         let Some(store) = &self.store else { return 0 };
         let undurable = |number: SegmentNumber| {

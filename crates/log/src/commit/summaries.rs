@@ -27,9 +27,10 @@ impl Log {
         room.map_or(0, |room| room.load(Ordering::Relaxed))
     }
 
-    /// Returns the summary of a segment that `part` seals, if there is room for it. Also sets how
-    /// many bytes the stream's next segments leave for their summaries. That is enough for an
-    /// eighth more entries than this summary has, or 0 if it exceeds the limit.
+    /// Returns the summary of a segment that `part` seals, if there is room for it. Also sets the
+    /// room that the stream's next segments leave for their summaries, in bytes: enough for an
+    /// eighth more entries than this summary has. If that is more than 1/`SHARE` of a segment, the
+    /// room is 0.
     pub(crate) fn summarize(&self, store: &Store, part: &SegmentPart) -> Option<Staged> {
         let segment = self.segment(part.segment);
         let frame = self.undurable_frame(part.segment);

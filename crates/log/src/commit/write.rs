@@ -1,4 +1,5 @@
-//! Writes a commit to the device: its parts, its jumbos, and the metas that are due with it.
+//! Writes a commit to the device: its parts, its jumbos, and the metas that must be written with
+//! it.
 
 use crate::address::SegmentNumber;
 use crate::commit::committer::{Before, Closed, Committer, SegmentPart, Written};
@@ -222,7 +223,7 @@ impl Log {
     /// Returns the frame of a segment that is not yet entirely durable.
     ///
     /// # Panics
-    /// If the segment has no frame, because acknowledged data would be lost.
+    /// If the segment has no frame. Then the data that is not durable would be lost.
     pub(crate) fn undurable_frame(&self, number: SegmentNumber) -> *mut u8 {
         let frame = self.segment(number).frame();
         assert!(!frame.is_null(), "segment {number} lost its frame before it was durable");
@@ -230,7 +231,8 @@ impl Log {
     }
 }
 
-/// Returns a commit's trailer for a segment, covering nothing yet.
+/// Returns a trailer of a commit for a segment. The trailer's length is still 0: it covers no bytes
+/// yet.
 fn new_trailer(store: &Store, segment: &Segment, commit: u64, before: Before) -> Trailer {
     Trailer {
         generation: segment.generation(),

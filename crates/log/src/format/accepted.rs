@@ -1,5 +1,5 @@
-//! Damage that a start has reported and accepted. Without this list, every later start that reads
-//! the log would find the damage again and might be refused for it.
+//! The list of damage that a start has reported and accepted. Without this list, every later start
+//! that reads the log would find the damage again and might be refused for it.
 
 use super::bytes::{put, u64_at};
 use crate::address::{MAX_SEGMENT, SegmentNumber};
@@ -8,14 +8,16 @@ use crate::address::{MAX_SEGMENT, SegmentNumber};
 pub const MAX_ACCEPTED: usize = 128;
 /// Bytes of the encoded list.
 pub(super) const ACCEPTED_BYTES: usize = MAX_ACCEPTED * 8;
-/// The greatest run count of an entry. It stands for this many damaged runs or more.
+/// The greatest number of damaged runs that an entry can hold. An entry with this number stands for
+/// `MANY` runs or more.
 const MANY: u64 = 0xff;
 
 const _: () = assert!(MAX_ACCEPTED == 1 << 7 && MAX_SEGMENT < 1 << 24);
 
 /// The list of accepted damage. Each entry names a segment, one generation of it, and the number of
-/// damaged runs of bytes that a start may find there. Segment 0 does not exist, so its entries
-/// stand for damaged tail places, and their generation is the number of the tail place.
+/// damaged runs of bytes that a start may find there. The segment number 0 is never used, so an
+/// entry with this number stands for a damaged tail place. It has the number of the tail place in
+/// place of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// Bits 0..24: the segment. Bits 24..56: its generation. Bits 56..64: the number of damaged

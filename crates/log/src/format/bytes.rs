@@ -1,5 +1,5 @@
-//! Reads and writes fields at fixed offsets. The offsets are constants within fixed-size buffers.
-//! So an offset outside its buffer is a bug in this crate, whatever the data.
+//! Reads and writes fields at fixed offsets. An offset outside the buffer panics. Callers use
+//! constant offsets in buffers of fixed size, so no data on a device can cause this panic.
 
 /// Writes `field` at `at`.
 #[inline]

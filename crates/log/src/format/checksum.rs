@@ -1,15 +1,17 @@
 //! Checksums, and the seeds that bind them to one store, one segment and one generation.
 //!
-//! Bytes that an earlier generation left behind have valid checksums, too. Only the seed
-//! distinguishes them from the bytes of the present generation. Clients choose values but never
-//! learn the seed. So no value can look like a record when recovery searches damaged bytes for
-//! records.
+//! A place may still contain records of an earlier generation of its segment. These records are
+//! undamaged, but their checksums have another seed, so they do not match in the new generation.
+//!
+//! When recovery searches damaged bytes for records, it may meet a client's value. Clients never
+//! learn the seed, so they cannot store a value that passes for a record.
 
 use crate::record::{CHECKSUM_AT, HEADER, Kind, Layout, MAX_KEY, Record};
 use crate::rule::Rule;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed, xxh3_128_with_seed};
 
-/// The longest head of a record: all optional fields and the longest key.
+/// The largest length, in bytes, of a record without its value: the header, all optional fields (16
+/// bytes) and the longest key.
 const MAX_HEAD: usize = HEADER + 16 + MAX_KEY;
 
 /// Returns the XXH3-64 of `bytes` with a seed.
@@ -27,17 +29,18 @@ pub fn key_hash(key: &[u8], hash_seed: u64) -> u128 {
 /// The store's id and secret, which tie every structure on a device to this store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Low 64 bits of the store id. If the store's old contents were discarded but still lie on the
-    /// device, these bits are XORed with `checksum_seed`, so that the old structures do not match.
+    /// The low 64 bits of the store id. After a start has discarded the store's contents, they are
+    /// XORed with `checksum_seed`. So the old structures, which are still on the device, do not
+    /// match.
     pub store: u64,
     /// The store's secret, part of the checksums.
     pub checksum_seed: u64,
 }
 
 impl Identity {
-    /// Returns true if `store`, the id in a structure with a wrong checksum, was probably this
-    /// store's id before some bits flipped. A damaged structure must not look as if it had never
-    /// been written, and remains of another store must not look like damage. Random ids differ in
+    /// Returns true if `store` differs from this store's id in few bits. `store` is the id in a
+    /// structure with a wrong checksum. If this function returns true, the structure is damaged.
+    /// Otherwise it is a remainder of another store: the ids of two stores are random and differ in
     /// 32 bits on average.
     pub(super) fn nearly(&self, store: u64) -> bool {
         (store ^ self.store).count_ones() <= 8
@@ -153,8 +156,9 @@ pub fn record_is_intact(record: &Record<'_>, seed: SegmentSeed) -> bool {
 /// already has `value_hash`.
 ///
 /// # Safety
-/// `at` must point to a whole record with this layout, head and value written and the checksum
-/// zero, valid for reads and writes. No other thread may read or write it yet.
+/// `at` must point to a record of this `layout`, and all its bytes must be valid for reads and
+/// writes. The head and the value must be written, with zeroes as the checksum. No other thread may
+/// read or write the record yet.
 #[inline]
 pub unsafe fn seal_record(
     at: *mut u8,

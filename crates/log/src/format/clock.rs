@@ -1,6 +1,7 @@
-//! The time of a store. Invariant: this time never goes back. Within one boot of the machine it
-//! continues exactly over restarts, whatever happens to the wall clock. For that, the superblock
-//! remembers the boot, and the difference between the store's time and the time since that boot.
+//! The time of a store. Invariant: this time never goes back. If the server restarts without a
+//! reboot of the machine, the time continues exactly, whatever happens to the wall clock. For this,
+//! the superblock has the id of the boot, and the difference between the store's time and the time
+//! since that boot.
 
 use super::Superblock;
 

@@ -1,5 +1,5 @@
-//! Recognises from a device's first bytes what the device holds. This check keeps a start from
-//! overwriting foreign data, or a part of a store that serves another purpose.
+//! Recognises from a device's first bytes what the device holds. So a start does not overwrite
+//! foreign data, and does not take a lower device for a fast one or the reverse.
 
 use super::BLOCK;
 use super::superblock::{self, Superblock, SuperblockError};
@@ -13,16 +13,17 @@ const _: () = assert!(HEAD == LABEL_BYTES);
 /// What a device holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing, or the remains of an interrupted first start: the fast part or the lower part of a
-    /// store may be created here.
+    /// Nothing, or the remains of an interrupted first start. A start may use the device as a new
+    /// store, or as a new lower device of one.
     Nothing,
-    /// A store, or the fast part of one.
+    /// A store without a lower device, or the fast device of a store.
     Store(Box<Superblock>),
-    /// A store that this program cannot use.
+    /// As [`Content::Store`], but damaged or of a format that this program does not know.
     UnusableStore(SuperblockError),
-    /// The lower part of a store.
+    /// The lower device of a store. Its label, in the first blocks, names the store.
     Lower(Label),
-    /// The lower part of a store, with a label that this program cannot use.
+    /// As [`Content::Lower`], but the label is damaged or of a version that this program does not
+    /// know.
     UnusableLower(LabelError),
     /// Something else.
     Other,
@@ -44,7 +45,7 @@ impl Content {
             Err(SuperblockError::Empty) => Content::Nothing,
             Err(SuperblockError::NotAStore) => match Label::decode(&bytes) {
                 Ok(label) => Content::Lower(label),
-                // The device holds the remains of a label whose first write was interrupted.
+                // A start was interrupted while it wrote the label of a new lower device.
                 Err(LabelError::NotALabel) if is_lower(&bytes) => Content::Nothing,
                 Err(LabelError::NotALabel) => Content::Other,
                 Err(error) => Content::UnusableLower(error),
@@ -53,12 +54,13 @@ impl Content {
         }
     }
 
-    /// Returns true if a store, or the fast part of one, may be opened or created here.
+    /// Returns true if a start may open or create a store on this device, or use the device as the
+    /// fast one of two.
     pub fn is_store(&self) -> bool {
         matches!(self, Content::Nothing | Content::Store(_) | Content::UnusableStore(_))
     }
 
-    /// Returns true if the lower part of a store may be opened or created here.
+    /// Returns true if a start may use this device as a lower device.
     pub fn is_lower(&self) -> bool {
         matches!(self, Content::Nothing | Content::Lower(_) | Content::UnusableLower(_))
     }

@@ -9,8 +9,9 @@ use crate::address::{MAX_SEGMENT, SegmentNumber};
 pub const MIN_SEGMENT_SIZE: u32 = 8 << 10;
 /// Bytes of a tail place: a header block and a data block.
 pub const TAIL_BYTES: usize = 2 * BLOCK;
-/// Number of tail places per stream: for the durable tail, the tail of the commit being synced, the
-/// last tail written, and the tail being written.
+/// Number of tail places per stream. Three may hold tails that are still needed: the durable tail,
+/// the tail that is being synced, and the last tail written (by an early write, perhaps). The next
+/// tail goes to the fourth.
 pub const TAIL_PLACES: usize = 4;
 /// Offsets of the superblock's two copies, in bytes.
 pub const SUPERBLOCKS: [u64; 2] = [0, BLOCK as u64];
@@ -21,7 +22,7 @@ const TAILS: u64 = 2 * BLOCK as u64;
 const GROUPS: u64 = 128 << 10;
 /// Number of segments in a group. The metas of a group lie together, in front of its segments.
 const GROUP: u64 = 16;
-/// Bytes of a meta in front of its dead map.
+/// Length of a meta's header, in bytes. The dead map follows the header.
 pub(super) const META_HEADER: usize = 64;
 
 /// The shape of a store: segment size and number of segments.
@@ -85,7 +86,7 @@ impl Geometry {
     }
 
     /// Returns the offset of copy `which` (0 or 1) of a segment's meta. The two copies are
-    /// adjacent, and so are the metas of numbers that share a group.
+    /// adjacent. The metas of all segments of a group are adjacent, too.
     pub fn meta(&self, segment: SegmentNumber, which: usize) -> u64 {
         assert!(which < 2);
         let (group, within) = self.group(segment);

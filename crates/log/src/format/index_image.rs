@@ -1,16 +1,17 @@
 //! The index image: what a clean stop leaves in free segments so that the next start need not read
 //! the log.
 //!
-//! The image is a stream of bytes, cut into parts. Each part lies in one place and names the place
-//! of the next. Each part has the first commit number that was unused at the clean stop. This
-//! number identifies the stop. Its checksum covers its content. The superblock names the first
-//! part. A part that is not linked from the first part is never trusted.
+//! The image is a sequence of bytes, cut into parts, and each part lies in one place. The
+//! superblock has the number of the first part's place, and each part that of the next one. A start
+//! finds parts only in this way, so it reads no parts of older images. As a further check, each
+//! part has a number that identifies the stop: the first commit number that the stop left unused.
+//! The part's checksum covers its header and its content.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
 use crate::address::SegmentNumber;
 
-/// Bytes in front of a part's content.
+/// Length of a part's header, in bytes. The content follows the header.
 pub const PART_HEADER_BYTES: usize = 64;
 /// Bytes of a row of the segment table.
 pub const ROW_BYTES: usize = 80;
@@ -27,7 +28,7 @@ pub struct ImagePart {
     pub stop: u64,
     /// The place of the next part; 0 for the last part.
     pub next: SegmentNumber,
-    /// Bytes of the part's content.
+    /// Length of the part's content, in bytes.
     pub length: u32,
 }
 
@@ -102,15 +103,17 @@ pub struct ImageRow {
     pub immortal: bool,
     /// True if the segment holds ends: records that hide older versions and are not hidden.
     pub ends: bool,
-    /// True if the segment is a jumbo. False for a dead jumbo that recovery did not load.
+    /// True if the segment is a jumbo. False for a jumbo that was already dead at the last start:
+    /// the recovery did not load its value.
     pub jumbo: bool,
     /// True if the segment had a frame.
     pub resident: bool,
     /// True if a part of the place cannot be read.
     pub bad: bool,
-    /// The first commit that can be in the segment.
+    /// The number of the commit that was open when the segment was opened. So no earlier commit has
+    /// records in the segment.
     pub opened: u64,
-    /// The last commit in the segment.
+    /// The number of the last commit that has records in the segment.
     pub last_commit: u64,
     /// The commit up to which the segment's dead map is complete.
     pub cover: u64,
@@ -118,18 +121,19 @@ pub struct ImageRow {
     pub filled: u32,
     /// Bytes of the segment's dead records.
     pub dead: u32,
-    /// Offset at which the segment was cut; 0 if it ends at its sealed trailer.
+    /// Offset at which the segment was cut. 0 if it was not cut, and so ends at the trailer that
+    /// sealed it.
     pub end: u32,
     /// Unix seconds at which the segment was opened.
     pub born: u32,
-    /// The least expiry of the segment's records; 0 if none expires.
+    /// The least expiry of the segment's records, in Unix seconds; 0 if none expires.
     pub min_expiry: u32,
-    /// The greatest expiry of the segment's records.
+    /// The greatest expiry of the segment's records, in Unix seconds; 0 if none expires.
     pub max_expiry: u32,
-    /// Bytes of a jumbo's value.
+    /// Length of the jumbo's value, in bytes; 0 in a normal segment.
     pub jumbo_value: u64,
-    /// The earliest commit in which a record died that the dead map does not mark; `u64::MAX` if
-    /// none did.
+    /// Of the dead records that the dead map does not mark, the earliest death, as a commit number.
+    /// `u64::MAX` if there are none.
     pub earliest_death: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Jumbos: items that may take several places. The image of a jumbo is header, record and trailer
 //! in one run. It is cut into pieces of a segment's size, whose places need not be adjacent.
 //!
-//! Only the record checksum covers the value, and the trailer's checksum includes the record
-//! checksum. So a jumbo's first block and its trailer show whether it was committed.
+//! The trailer's checksum covers the header and the record up to its value, with the record
+//! checksum. Only the record checksum covers the value. So a reader can decide from the first block
+//! and the trailer whether a jumbo was committed, without reading the value.
 
 use super::checksum::{Identity, SegmentSeed, record_checksum};
 use super::segment::{HEADER_BYTES, Header, NoSegment, TRAILER_BYTES, Trailer};

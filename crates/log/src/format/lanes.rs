@@ -1,11 +1,11 @@
 //! The table of lanes: which lane owns each partition. Each lane of a store keeps the whole table
-//! in its superblock. The table with the greatest version counts.
+//! in its superblock. If the tables differ, the one with the greatest version is valid.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u16_at, u32_at, u64_at};
 use std::fmt;
 
-/// Number of partitions. The top bits of the low half of a key's hash are its partition.
+/// Number of partitions. A key's partition is the top 12 bits of the low half of its hash.
 pub const PARTITIONS: usize = 4096;
 /// The largest number of lanes in a store.
 pub const MAX_LANES: usize = 32;
@@ -27,8 +27,8 @@ pub fn partition(hash: u64) -> usize {
     (hash >> (u64::BITS - PARTITIONS.trailing_zeros())) as usize
 }
 
-/// The number of a lane in its store. It never changes, unlike the lane's position among the lanes
-/// that are open.
+/// The number of a lane in its store. A lane keeps its number, also when other lanes are added or
+/// removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneNumber(pub u8);
 
@@ -55,15 +55,16 @@ impl fmt::Display for LaneNumber {
     }
 }
 
-/// Partitions that are moving from one lane to another. The lane that does not own these partitions
-/// may hold versions of their keys that no reader may see again.
+/// Partitions that are moving from one lane to another. Until the motion ends, both lanes may hold
+/// versions of the same items. Only the versions in the lane that owns the partitions are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Motion {
-    /// The first of the partitions.
+    /// The number of the first partition.
     pub first: u16,
     /// Number of partitions.
     pub count: u16,
-    /// The lane from which the partitions are to be removed.
+    /// The lane that does not own the partitions and must delete its versions: first the new lane,
+    /// and the old lane once the table names the new one as the owner.
     pub from: LaneNumber,
 }
 
@@ -77,7 +78,7 @@ impl Motion {
 /// The table of lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lanes {
-    /// Number of changes; 0 for a store that never had more than one lane.
+    /// Number of changes of the table; 0 for a store that never had more than one lane.
     pub version: u64,
     /// Id of the set of lanes: the low half of the first lane's store id.
     pub set: u64,
@@ -87,9 +88,10 @@ pub struct Lanes {
     pub members: [u64; MAX_LANES],
     /// A bit for each lane that is to be emptied.
     pub draining: u32,
-    /// A bit for each lane that has not served yet, and may not even exist.
+    /// A bit for each lane that has not served clients yet. A crash may have left such a lane
+    /// without a superblock on its device.
     pub joining: u32,
-    /// The lane of each partition.
+    /// The lane that owns each partition.
     pub owners: [LaneNumber; PARTITIONS],
     /// The motion under way, if any; there is one at a time.
     pub motion: Option<Motion>,

@@ -1,5 +1,6 @@
-//! A segment's meta: facts about a segment that may change after its bytes were written. A meta has
-//! two copies, which are written alternately.
+//! A segment's meta: those facts about a segment that may change after the segment's bytes were
+//! written. A meta has two copies. Each write goes to the copy with the older version, so a torn
+//! write leaves the newer one.
 
 use super::BLOCK;
 use super::bytes::{all_zero, put, u32_at, u64_at};
@@ -21,8 +22,8 @@ pub enum Use {
     Retired,
     /// A segment.
     InUse {
-        /// Offset at which the segment ends; recovery ignores the bytes behind it. With 0, the
-        /// segment ends at the trailer that seals it.
+        /// Offset at which the segment ends. Recovery ignores the bytes behind it. 0 if the segment
+        /// ends at the trailer that seals it.
         end: u32,
     },
     /// A piece of a jumbo.
@@ -41,8 +42,9 @@ pub enum Use {
 pub struct Meta {
     /// The number of this write of the meta: 1 for the first, and one more for each later write.
     pub version: u64,
-    /// Commit number: the map marks every record of the segment that was superseded by a commit up
-    /// to this one.
+    /// A commit number. The dead map, which follows the meta, marks every record of the segment
+    /// that was superseded by this commit or an earlier one. In the meta of a [`Use::Part`], the
+    /// commit that wrote the jumbo.
     pub cover: u64,
     /// The generation that the meta describes.
     pub generation: u32,
@@ -70,7 +72,8 @@ impl Meta {
         generation > self.over()
     }
 
-    /// Returns the greatest generation whose records are no longer valid.
+    /// Returns the greatest generation of which no record in the segment's place is valid any more.
+    /// No record of an earlier generation is, either.
     pub fn over(&self) -> u32 {
         match self.usage {
             Use::InUse { .. } => self.generation.saturating_sub(1),
@@ -89,14 +92,14 @@ impl Meta {
         block[37] & HAS_MAP != 0
     }
 
-    /// Returns the version in the first block of a copy. Only the meta's checksum, which also
-    /// covers the map, confirms this version.
+    /// Returns the version from the first block of a copy, for a copy whose map cannot be read. The
+    /// version is unchecked, because the checksum also covers the map.
     pub fn version(block: &[u8]) -> u64 {
         u64_at(block, 16)
     }
 
-    /// Returns the number of bytes to write for a map of `map` bytes (0: no map), a multiple of a
-    /// block.
+    /// Returns the length of an encoded meta with its map, in bytes: a multiple of a block. The map
+    /// has `map` bytes; 0 without a map.
     pub fn encoded_bytes(map: usize) -> usize {
         (META_HEADER + map).next_multiple_of(BLOCK)
     }
@@ -134,8 +137,8 @@ impl Meta {
         put(head, CHECKSUM, checksum.to_le_bytes());
     }
 
-    /// Decodes one copy of the meta of `segment`, whose map has `map_bytes` if there is one. The
-    /// returned slice is the map; it is empty if there is none.
+    /// Decodes one copy of the meta of `segment`. Returns the meta and its map. A map has
+    /// `map_bytes`; without a map, the returned slice is empty.
     pub fn decode<'a>(
         copy: &'a [u8],
         segment: SegmentNumber,
@@ -187,7 +190,7 @@ pub struct Chosen<'a> {
     pub damaged: bool,
 }
 
-/// Returns the state of `segment` from both copies of its meta.
+/// Chooses the valid one of the two copies of the meta of `segment`.
 pub fn choose<'a>(
     copies: [&'a [u8]; 2],
     segment: SegmentNumber,

@@ -1,9 +1,9 @@
 //! The meaning of a store's bytes: `docs/file-format.md` in code.
 //!
-//! Pure functions between bytes and values. Nothing here reads or writes a device. The bytes come
-//! from a disk and may be anything, so nothing here panics, reads out of bounds or allocates
-//! because of them. A structure is trusted only if its checksum shows that this store wrote it for
-//! this segment in this generation.
+//! The functions of this module convert bytes to values and back. None of them reads or writes a
+//! device. Bytes from a device may be damaged in any way. Whatever they are, no function panics,
+//! reads out of bounds, or allocates memory for what they say. A structure is trusted only if its
+//! checksum shows that this store wrote it for this segment in this generation.
 
 pub mod accepted;
 mod bytes;

@@ -13,12 +13,12 @@ use super::segment::{DurableEnd, Header, NoSegment, TRAILER_BYTES, Trailer};
 use crate::address::{GRANULE, SegmentNumber};
 use crate::record::{Kind, Record};
 
-/// Limits the search for records in damaged bytes. The search hashes candidates, and some turn out
-/// to be no records. It may hash up to `EFFORT` × the number of damaged bytes for those. After
-/// that, it tries only candidates of up to [`SHORT`] bytes. Otherwise, values made of record-like
-/// bytes could stall a recovery.
+/// The largest number of bytes, per byte of a damaged commit, that the search for records hashes in
+/// vain. The search takes any bytes that look like a record as a candidate, and hashes the
+/// candidate to check it. After this limit it hashes only candidates of up to [`SHORT`] bytes.
+/// Otherwise a client could stall a recovery with values that look like long records.
 const EFFORT: usize = 1024;
-/// The largest size of a candidate that is always tried, in bytes.
+/// The largest size, in bytes, of candidates that the search always hashes: see [`EFFORT`].
 const SHORT: usize = 4096;
 
 /// Prior knowledge about a segment.
@@ -43,16 +43,17 @@ pub enum Extent {
     /// At least this many bytes from the segment's start, because another segment's trailer says
     /// so.
     AtLeast(u32),
-    /// All of the segment up to its sealed trailer, wherever that trailer is.
+    /// All of the segment up to the trailer that seals it, wherever that trailer is.
     Sealed,
-    /// Exactly this many bytes, because the segment's meta says so. Bytes behind them do not count.
+    /// Exactly this many bytes, because the segment's meta says so. The scan ignores the bytes
+    /// behind them.
     Exactly(u32),
 }
 
 /// How a segment ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
-    /// The segment ends at its sealed trailer, or where its meta says.
+    /// The segment ends at the trailer that seals it, or where its meta says.
     Sealed,
     /// The segment ends behind a commit, and nothing of this generation follows.
     #[default]
@@ -67,12 +68,12 @@ pub enum Ending {
 /// Damage to bytes that were durable once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// The least number of damaged commits.
+    /// Number of damaged commits. Neighbouring commits that have lost their trailers count as one.
     pub commits: u32,
-    /// Number of runs of bytes without a whole record. At least as many records are lost, unless a
-    /// run was a header, a trailer or a filler.
+    /// Number of gaps: runs of bytes in which no whole record was found. In each gap at least one
+    /// record is lost, unless the gap was only a header, a trailer or a filler.
     pub gaps: u32,
-    /// Bytes in those runs.
+    /// Number of bytes in the gaps.
     pub bytes: u32,
 }
 
@@ -86,32 +87,34 @@ pub struct Scanned {
     /// The end of the last commit that is not torn; 0 without one. If that commit has lost its
     /// trailer, this is the end of the bytes known to be durable.
     pub end: u32,
-    /// Number of items and tombstones visited.
+    /// Number of items and tombstones that the scan has passed to `visit` of [`segment`].
     pub records: u32,
-    /// Number of whole records of kinds that only newer programs know. They are neither damage nor
-    /// visited.
+    /// Number of whole records of kinds that only newer programs know. They do not count as damage,
+    /// and the scan does not pass them to `visit`.
     pub newer: u32,
-    /// The greatest commit number; 0 without one.
+    /// The greatest number of the commits that are not torn; 0 without one.
     pub last_commit: u64,
-    /// The greatest commit number that proves that all earlier commits were durable; 0 without one.
+    /// The greatest [`Trailer::proof`] of commits that are not torn: all commits with lower numbers
+    /// were durable. 0 without one.
     pub proof: u64,
-    /// The greatest seq limit in the trailers of commits that are not torn.
+    /// The greatest [`Trailer::seq_limit`] of commits that are not torn.
     pub seq_limit: u64,
-    /// The durable ends in the last trailer.
+    /// [`Trailer::durable`] of the last trailer of a commit that is not torn.
     pub durable: [DurableEnd; STREAMS],
     /// What is damaged.
     pub damage: Damage,
     /// How the segment ends.
     pub ending: Ending,
     /// The number of the torn commit, and the offset at which it would end, if its trailer can be
-    /// recognised. A commit in another segment may prove that the torn one was durable.
+    /// recognised. A trailer in another segment may prove that this commit was durable. The caller
+    /// then scans this segment again, and the commit counts as damaged.
     pub torn: Option<(u64, u32)>,
 }
 
-/// Scans the image of a segment that is not a jumbo. Calls `visit` with the offset of every item
-/// and tombstone, in order, and the record. Skips torn commits and damaged records. The commit's
-/// checksum covers the records of a whole commit; in a damaged commit, each record's own checksum
-/// is verified.
+/// Scans the image of a segment that is not a jumbo. Calls `visit` for every item and tombstone, in
+/// order, with the record and its offset. Skips torn commits and damaged records. A commit is whole
+/// if the checksum in its trailer is right. In a damaged commit, the scan verifies each record by
+/// its own checksum.
 ///
 /// Returns `Err` if there is no segment, or if it holds a jumbo ([`super::jumbo`]).
 pub fn segment<'a>(
@@ -240,9 +243,9 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     }
 
     /// Returns true if the commit that begins at `start` was durable. A commit's trailers are
-    /// written only after the previous commit was synced. So the trailer of a later commit proves
-    /// that the commit at `start` was durable: see [`Trailer::proof`]. `next` is the first trailer
-    /// behind `start`.
+    /// written only after the previous commit was synced; [`Trailer::proof`] has the exceptions. So
+    /// the trailer of a later commit proves that the commit at `start` was durable. `next` is the
+    /// first trailer behind `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
         let Some(&(first, at)) = next else { return start < self.known };
         // If the first trailer covers exactly the bytes from `start` on, it is the trailer of the
@@ -255,8 +258,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
             || self.is_followed(at + TRAILER_BYTES, &first, newest)
     }
 
-    /// Returns true if a trailer behind `last`, which ends at `from`, proves that `commit` was
-    /// durable.
+    /// Returns true if a later trailer than `last` proves that `commit` was durable. `from` is the
+    /// offset at which `last` ends.
     fn is_followed(&self, mut from: usize, last: &Trailer, commit: u64) -> bool {
         let mut last = *last;
         while let Some((trailer, at)) = self.next_trailer(from, last.commit) {
@@ -283,7 +286,7 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
     }
 
-    /// Notes a commit that counts.
+    /// Notes a commit that is not torn and has its trailer.
     fn note(&mut self, trailer: &Trailer, end: usize) {
         let scanned = &mut self.scanned;
         scanned.end = end as u32;

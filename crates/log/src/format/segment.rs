@@ -24,10 +24,10 @@ const CONTINUES: u8 = 8;
 const SUBTYPE: usize = HEADER;
 const CHECKSUM: usize = 56;
 
-/// A commit record of 64 bytes under construction.
+/// The bytes of a commit record: a segment header or a trailer.
 type Bytes = [u8; 64];
 
-/// Begins a commit record with the fixed part that makes it a valid record.
+/// Begins a commit record: writes the magic, the subtype and the fields that every record has.
 fn begin(magic: [u8; 6], subtype: u8) -> Bytes {
     let mut bytes = [0; 64];
     put(&mut bytes, 0, magic);
@@ -44,8 +44,9 @@ fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
     bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype
 }
 
-/// Adds the 64-bit checksum, and then the record's own checksum. `covered_seed` seeds the 64-bit
-/// checksum. For a trailer it is the checksum of the bytes that the trailer covers.
+/// Writes the two checksums of a commit record: first the one of 64 bits, then the record checksum,
+/// which covers the first. `covered_seed` seeds the checksum of 64 bits. It is the checksum of the
+/// bytes that a trailer covers; for a header it is the segment's seed.
 fn finish(bytes: &mut Bytes, covered_seed: u64, seed: SegmentSeed) {
     let checksum = checksum64(&bytes[..CHECKSUM], covered_seed);
     put(bytes, CHECKSUM, checksum.to_le_bytes());
@@ -80,7 +81,8 @@ pub struct Header {
     pub generation: u32,
     /// The number of the segment's stream.
     pub stream: u8,
-    /// The number of the first commit that can be in the segment.
+    /// The number of the commit that was open when the segment was opened. So no earlier commit has
+    /// records in the segment.
     pub opened: u64,
     /// Unix seconds at which the segment was opened.
     pub born: u32,
@@ -100,9 +102,10 @@ pub struct JumboSize {
 /// Why there is no segment in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSegment {
-    /// The place was never used by this store, or holds part of a jumbo.
+    /// The place has no header of this store and this number: it was never used, or holds a part of
+    /// a jumbo after the first.
     Absent,
-    /// The place holds a damaged header of this store and this number.
+    /// The place has a header of this store and this number, but the header is damaged.
     Damaged,
     /// The place holds a jumbo, but a normal segment was asked for.
     Jumbo,
@@ -165,9 +168,9 @@ impl Header {
 /// The position up to which a stream is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurableEnd {
-    /// The segment; 0 if nothing is durable yet.
+    /// The segment's number; 0 if no bytes of the stream are durable yet.
     pub segment: SegmentNumber,
-    /// Bytes from the segment's start.
+    /// Number of durable bytes, from the segment's start.
     pub offset: u32,
 }
 
@@ -182,21 +185,22 @@ pub struct Trailer {
     pub commit: u64,
     /// The durable ends of both streams after the previous commit.
     pub durable: [DurableEnd; STREAMS],
-    /// No seq above this one is used before a greater limit is durable.
+    /// The upper end of the lane's lease. No greater seq is used before a greater limit is durable.
     pub seq_limit: u64,
     /// True if nothing follows in this segment.
     pub sealed: bool,
-    /// True if the previous commit failed. This commit's number then proves nothing about earlier
-    /// commits.
+    /// True if the previous commit failed. Then the trailer does not prove that earlier commits
+    /// were durable.
     pub after_failure: bool,
-    /// True if the trailer was written early, while the previous commit was being synced. Its
-    /// number then proves nothing about that commit.
+    /// True if the trailer was written early, while the previous commit was being synced. Then the
+    /// trailer does not prove that the previous commit was durable.
     pub early: bool,
     /// True if the previous trailer in this segment was written early for the same commit.
     pub continues: bool,
 }
 
-/// An intact trailer; [`FoundTrailer::covers`] tells whether the bytes it covers are intact.
+/// An intact trailer. [`FoundTrailer::covers`] tells whether the bytes that the trailer covers are
+/// intact.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundTrailer {
     /// The decoded trailer.
@@ -246,8 +250,8 @@ impl Trailer {
         bytes
     }
 
-    /// Returns the trailers in a segment's bytes, of any generation. `seed` returns the seed of a
-    /// generation.
+    /// Returns all trailers in a segment's bytes whose record checksum is right, whatever their
+    /// generation. `seed` returns the seed of a generation.
     pub fn find_all(
         bytes: &[u8],
         seed: impl Fn(u32) -> SegmentSeed,

@@ -1,8 +1,10 @@
-//! Summaries: what recovery needs to know about a sealed segment's records, without reading them.
+//! Summaries. A summary describes the records of a sealed segment, so that recovery need not read
+//! the segment.
 //!
-//! A summary lies at the end of its segment's place, behind the sealed trailer, if there is room.
-//! It is written after the commit that sealed the segment is durable, so everything it describes is
-//! durable. Without a valid summary, for whatever reason, recovery reads the segment itself.
+//! A summary lies at the end of its segment's place, behind the segment's last trailer, if there is
+//! room. Larder writes it after the commit that sealed the segment is durable. So all records that
+//! a summary describes are durable. Without a valid summary, for whatever reason, recovery reads
+//! the segment itself.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, SegmentSeed, checksum64, key_hash};
@@ -11,12 +13,13 @@ use crate::address::{GRANULE, SegmentNumber};
 use crate::record::Record;
 
 const MAGIC: [u8; 4] = *b"LSUM";
-/// Bytes of a summary's head, which lies at the very end of the segment's place.
+/// Length of a summary's head, in bytes. The head is the last part of the summary, at the very end
+/// of the segment's place. The entries lie in front of it.
 const HEAD: usize = 128;
 const CHECKSUM: usize = 120;
 const IMMORTAL: u32 = 1;
 const AFTER_FAILURE: u32 = 2;
-/// Bytes of an entry, which describes one record.
+/// Length of an entry, in bytes. An entry describes one record.
 const ENTRY: usize = 24;
 const TOMBSTONE: u64 = 1 << 40;
 /// Mask of an offset or a size, in units of [`GRANULE`] bytes.
@@ -92,7 +95,7 @@ impl SummaryEntry {
     }
 }
 
-/// The place and generation of a summary.
+/// The segment that a summary belongs to. The summary's checksum depends on it.
 #[derive(Clone, Copy, Debug)]
 pub struct SummaryPlace {
     /// The identity of the store.
@@ -112,15 +115,15 @@ impl SummaryPlace {
 /// The content of a summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Offset in the segment at which the sealed trailer ends.
+    /// Offset in the segment at which its last trailer ends, the one that sealed the segment.
     pub end: u32,
     /// The number of the commit that sealed the segment.
     pub commit: u64,
-    /// True if the sealed trailer says that the previous commit failed.
+    /// [`Trailer::after_failure`](super::segment::Trailer::after_failure) of the last trailer.
     pub after_failure: bool,
-    /// No seq above this one was used before a greater limit was durable.
+    /// [`Trailer::seq_limit`](super::segment::Trailer::seq_limit) of the last trailer.
     pub seq_limit: u64,
-    /// The durable ends of both streams, as the sealed trailer names them.
+    /// [`Trailer::durable`](super::segment::Trailer::durable) of the last trailer.
     pub durable: [DurableEnd; STREAMS],
     /// The least and the greatest expiry of the segment's records (0: none has one), and true if
     /// some record never expires.
@@ -168,8 +171,8 @@ impl Summary {
     }
 
     /// Returns the size in bytes, rounded up to whole blocks, of the summary whose head is at the
-    /// end of `bytes`. Returns `None` if there is no summary for that place and generation. Does
-    /// not verify the checksum.
+    /// end of `bytes`. Returns `None` if `bytes` does not end with the head of a summary for
+    /// `place`. Does not verify the checksum.
     pub fn look(bytes: &[u8], place: &SummaryPlace) -> Option<usize> {
         let head = bytes.last_chunk::<HEAD>()?;
         let ours = head[..4] == MAGIC

@@ -1,8 +1,8 @@
 //! The superblock: identity and state of a store.
 //!
-//! There are two copies, written alternately, so a torn write leaves the other copy whole. Only the
-//! newest whole copy is used. A program that does not understand this copy must not continue from
-//! the older one.
+//! A superblock has two copies, which are written alternately. So a torn write leaves the other
+//! copy whole. A start uses only the newest whole copy. If it does not know that copy's version or
+//! features, it fails, and does not fall back to the older copy.
 
 use super::BLOCK;
 use super::accepted::{ACCEPTED_BYTES, Accepted};
@@ -22,9 +22,11 @@ const COUNTER: usize = 16;
 
 const CLEAN: u32 = 1;
 const VOLATILE: u32 = 2;
-/// The features that this program knows, of those that only a writer must know.
+/// The read-only features that this program knows. A program that does not know a store's read-only
+/// feature may read the store but not write to it.
 const KNOWN_READ_ONLY: u64 = 0;
-/// The features that this program knows, of those that every program must know.
+/// The incompatible features that this program knows. A program that does not know a store's
+/// incompatible feature may neither read nor write the store.
 const KNOWN_INCOMPATIBLE: u64 = LANES | TIERS | RENEWED | COUNTERS;
 /// Incompatible feature: the store has, or had, several lanes.
 const LANES: u64 = 1;
@@ -32,8 +34,7 @@ const LANES: u64 = 1;
 const TIERS: u64 = 2;
 /// Incompatible feature: the store's contents were discarded once.
 const RENEWED: u64 = 4;
-/// Incompatible feature: the store may hold counters and rate limiters as records of their own
-/// kinds.
+/// Incompatible feature: the store may hold records of two more kinds, for counters and limiters.
 const COUNTERS: u64 = 8;
 const FAST_SEGMENTS: usize = 3008;
 const CLOCK: usize = 3012;
@@ -45,7 +46,8 @@ const BOOT_OFFSET: usize = 4064;
 const _: () = assert!(ACCEPTED + ACCEPTED_BYTES <= RELEASE && RELEASE + 6 <= BOOT_ID);
 const _: () = assert!(BOOT_ID + 16 <= BOOT_OFFSET && BOOT_OFFSET + 8 <= CHECKSUM);
 
-/// A release of Larder: major, minor and patch number; zeros if the store names none.
+/// A release of Larder: major, minor and patch number. Zeros if a store's superblock does not name
+/// the release that can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release(pub [u16; 3]);
 
@@ -68,9 +70,9 @@ pub struct Superblock {
     pub compatible: u64,
     /// Random id of the store.
     pub store_id: u128,
-    /// Random seed of the index.
+    /// Random seed of the hashes of keys.
     pub hash_seed: u64,
-    /// Random secret in all checksums.
+    /// Random secret that seeds all checksums except those of superblocks and labels.
     pub checksum_seed: u64,
     /// The size and number of the store's segments.
     pub geometry: Geometry,
@@ -81,19 +83,21 @@ pub struct Superblock {
     /// True while a server with `durability none` has the store open, and after that server has
     /// crashed. The next start then discards the store's contents.
     pub volatile: bool,
-    /// No seq above this one has been used.
+    /// The upper end of the lane's lease: no record has a greater seq.
     pub seq_limit: u64,
     /// Records with a seq below this one are dead.
     pub fence: u64,
     /// Unix seconds at which a delayed `flush_all` takes effect; 0 without one.
     pub pending_flush: u32,
-    /// After a clean stop: the first unused commit number.
+    /// The first unused commit number; valid only after a clean stop.
     pub next_commit: u64,
-    /// The first segment of the index image; 0 without one.
+    /// The number of the place with the first part of the index image; 0 without an image.
     pub image_segment: u32,
-    /// Lower bound for the next generation of places that were free at the last start.
+    /// The least generation for the next use of a place that was free at a start after a crash. The
+    /// crash may have left records there of a generation whose header never reached the device. The
+    /// floor is above that generation, so these records stay invalid.
     pub generation_floor: u32,
-    /// Bytes of the index image.
+    /// Length of the content of the index image, in bytes, all its parts together.
     pub image_bytes: u64,
     /// The lanes, and the share of the keys that belongs to each.
     pub lanes: Lanes,
@@ -105,12 +109,12 @@ pub struct Superblock {
     pub renewed: bool,
     /// True if the store may hold records that change in place before a commit covers them.
     pub counters: bool,
-    /// The greatest Unix second at which the store has served. The store's clock never goes back
-    /// behind it.
+    /// The latest time at which the store is known to have been open, in Unix seconds of the
+    /// store's own time. After a start this time never continues from an earlier second.
     pub clock: u32,
     /// The id of the machine's boot in which the store was last opened; 0 if unknown.
     pub boot_id: u128,
-    /// The store's time minus the time since that boot, in nanoseconds.
+    /// The store's time minus the time since the boot `boot_id`, in nanoseconds.
     pub boot_offset: i64,
     /// Damage that a start has reported and accepted.
     pub accepted: Accepted,
@@ -131,8 +135,9 @@ pub enum SuperblockError {
     /// The store has features that this program does not know. The fields are the bits of these
     /// features, and a release that knows them.
     UnknownFeatures(u64, Release),
-    /// The store has features that only a writer must know, and this program does not know them.
-    /// The fields are the bits of these features, and a release that knows them.
+    /// The store has read-only features that this program does not know. So it may read the store
+    /// but not write to it. The fields are the bits of these features, and a release that knows
+    /// them.
     UnknownToWrite(u64, Release),
     /// Both copies are damaged, or the store's values are impossible.
     Damaged,
@@ -199,7 +204,7 @@ fn look_at(copy: &[u8; BLOCK]) -> Copy {
     if whole { Copy::Whole } else { Copy::Damaged }
 }
 
-/// Returns the store's state from its two copies, and the condition of each copy.
+/// Returns the newest whole one of the two copies of a superblock, and the condition of each copy.
 pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), SuperblockError> {
     let states = copies.map(look_at);
     let newest = (0..2)
@@ -219,8 +224,8 @@ pub fn choose(copies: [&[u8; BLOCK]; 2]) -> Result<(Superblock, [Copy; 2]), Supe
 }
 
 impl Superblock {
-    /// Creates the superblock of a new store, alone on one device. The two seeds and the id must be
-    /// random.
+    /// Creates the superblock of a new store with one lane and one device. The two seeds and the id
+    /// must be random.
     pub fn new(
         store_id: u128,
         hash_seed: u64,
@@ -260,7 +265,7 @@ impl Superblock {
     /// Checks that this program may write to the store.
     ///
     /// # Errors
-    /// If the store has features that a writer must know.
+    /// If the store has read-only features that this program does not know.
     pub fn may_write(&self) -> Result<(), SuperblockError> {
         self.read_only.map_or(Ok(()), Err)
     }
@@ -280,7 +285,7 @@ impl Superblock {
         self.fast_segments != 0
     }
 
-    /// Returns the identity that the checksums of all the store's structures include.
+    /// Returns the identity that ties all structures on the device to this store: see [`Identity`].
     pub fn identity(&self) -> Identity {
         let mixed = if self.renewed { self.checksum_seed } else { 0 };
         Identity { store: self.store_id as u64 ^ mixed, checksum_seed: self.checksum_seed }

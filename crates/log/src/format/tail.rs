@@ -1,5 +1,6 @@
-//! Tail places: a stream's last block while it is not full. Only full blocks are written in the
-//! segment's own place, so that no write goes over a sector with acknowledged bytes.
+//! The tail places. They hold the last block of each stream's open segment while it is incomplete.
+//! Larder writes only full blocks to the place of a segment. So no write touches a sector that
+//! holds the only copy of durable bytes.
 
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
@@ -74,12 +75,12 @@ impl Tail {
     }
 
     /// Copies the tail's data over `image`, the bytes read from the segment's place. Returns false
-    /// and changes nothing if the data does not fit, or if the image has the header of another
-    /// generation. But a tail with offset 0 contains a header itself, so it may replace an older
-    /// generation.
+    /// and changes nothing if the data does not fit, or if the header in the image has another
+    /// generation than the tail. There is one exception: a tail with offset 0 has a header of its
+    /// own, so it may overwrite an image of an older generation.
     ///
-    /// The tails of a stream may be copied over an image in any order, because bytes never change
-    /// within a generation.
+    /// The tails of a stream may be copied over an image in any order. Where they overlap they have
+    /// the same bytes, because written bytes do not change within a generation.
     pub fn apply_to(&self, data: &[u8], identity: &Identity, image: &mut [u8]) -> bool {
         let here = Header::decode(image, identity, self.segment).ok();
         let belongs = match here {

@@ -1,9 +1,9 @@
 //! The label of a lower device: which lane it belongs to, and which of the lane's segments lie
 //! there.
 //!
-//! A label is written once, before the lane's superblock knows of the device, and never again. A
-//! crash during that write may leave any part of a label. So a device with only a part of a label
-//! may be given a label again.
+//! A start writes the label before it adds the device to the lane's superblock. After that the
+//! label never changes. If a crash comes before, the device may have the whole label or any part of
+//! it, and the next start may write the label again.
 
 use super::BLOCK;
 use super::bytes::{all_zero, get, put, u32_at, u64_at};
@@ -32,7 +32,7 @@ pub const LABEL_AREA: u64 = 128 << 10;
 pub struct Label {
     /// The store id of the device's lane.
     pub store_id: u128,
-    /// The shape of the part on the fast device: its segments and their size.
+    /// The number and size of the segments that lie on the lane's fast device.
     fast: Geometry,
     /// The number of the device's lane, for an operator who has only this device. Labels of older
     /// programs do not name it.
@@ -46,7 +46,7 @@ pub enum LabelError {
     Empty,
     /// The device holds something that does not belong to a store.
     NotALabel,
-    /// The label has another version.
+    /// The label has this version, which this program does not know.
     UnknownVersion(u32),
     /// Both copies of the label are damaged.
     Damaged,
@@ -152,9 +152,9 @@ impl Label {
     }
 }
 
-/// Returns true if a device that begins with `head` is empty or a lower device in any state. This
-/// check keeps a start from overwriting other devices. Needs the first 8192 bytes, or all if there
-/// are fewer.
+/// Returns true if a device that begins with `head` is empty, or has a label of any store, even a
+/// damaged one or only a part. A start uses no other device as a lower device, so it overwrites no
+/// foreign data. `head` must have the device's first 8192 bytes, or all if there are fewer.
 pub(super) fn is_lower(head: &[u8]) -> bool {
     let mut copies = [0; LABEL_BYTES];
     let length = head.len().min(LABEL_BYTES);

@@ -2,9 +2,11 @@
 //! buffers of connections serve all lanes, so every lane's budget bears its proportional part.
 //!
 //! Connections' requests for memory are never refused. Instead, all connections together have a
-//! limit: half of the memory that evicting items or dropping frames can free. Some memory cannot be
-//! freed: the tables of an index, and everything if nothing is evicted and there is no store. Such
-//! memory never takes the last eighth of a budget's limit, so at least this eighth is left to
+//! limit, and the callers reduce what connections use to this limit. The limit is half of the
+//! memory that evicting items or dropping frames can free, but at least an eighth of the budgets.
+//!
+//! Some memory cannot be freed: the tables of an index, and all memory if nothing is evicted and
+//! there is no store. Such memory never takes the last eighth of a budget, which is left to
 //! connections.
 
 use std::sync::Arc;
@@ -19,18 +21,18 @@ pub struct Budget {
     used: AtomicU64,
     /// The part of `used` that cannot be freed.
     lasting: AtomicU64,
-    /// The bytes that only frames may take. Set only if nothing charged can be freed, because
-    /// nothing is evicted and there is no store.
+    /// `None` if memory can be freed. Otherwise nothing is evicted and there is no store, and this
+    /// is the number of bytes that only frames may take: see [`Budget::keeping_all`].
     keeps_all: Option<u64>,
     wanted: AtomicU64,
     buffers: Arc<Buffers>,
-    /// For simulations: the number of the memory request to refuse; 0 if none. `requests` counts
-    /// the requests so far.
+    /// For simulations: which request for memory is refused, counted from 1 by `requests`. 0 if
+    /// none is.
     refused: AtomicU64,
     requests: AtomicU64,
 }
 
-/// Memory that connections use, and the sum of the limits of all budgets that share it.
+/// The memory that connections use, and sums over all budgets that share it.
 #[derive(Debug, Default)]
 pub struct Buffers {
     /// Bytes of input and output that connections keep between two turns of their event loop.
@@ -44,7 +46,8 @@ pub struct Buffers {
     lasting: AtomicU64,
 }
 
-/// The limit of all connections together is at least 1/`LEAST_SHARE` of the sum of all limits.
+/// The limit of all connections together is at least 1/`LEAST_SHARE` of the sum of the budgets'
+/// limits.
 const LEAST_SHARE: u64 = 8;
 /// At most 1/`FRAMES_SHARE` of a budget's limit is kept for frames.
 const FRAMES_SHARE: u64 = 32;
@@ -76,17 +79,19 @@ impl Budget {
         }
     }
 
-    /// Turns this into a budget in which neither eviction nor dropping frames can free memory. Only
-    /// frames may take the last `for_frames` bytes, which are at most 1/`FRAMES_SHARE` of the
-    /// limit. So overwrites still succeed when other requests have taken the rest: an overwrite
-    /// makes an old record dead, so it needs no more memory in the end.
+    /// Turns this into a budget in which neither eviction nor dropping frames can free memory.
+    ///
+    /// Only frames may take the last `for_frames` bytes, but at most 1/`FRAMES_SHARE` of the limit.
+    /// So overwrites still succeed after all other bytes are taken. An overwrite needs memory for
+    /// the new record at first, but makes the old record dead, so the cleaner gets as much back.
     pub fn keeping_all(mut self, for_frames: u64) -> Self {
         self.keeps_all = Some(for_frames);
         self.replace_lasting(self.limit());
         self
     }
 
-    /// Sets how many of the charged bytes cannot be freed.
+    /// Sets how many of the charged bytes cannot be freed. Without effect in a budget that is
+    /// [keeping all](Budget::keeping_all).
     pub fn set_lasting(&self, bytes: u64) {
         if self.keeps_all.is_none() {
             self.replace_lasting(bytes);
@@ -103,21 +108,22 @@ impl Budget {
         limit - limit / LEAST_SHARE
     }
 
-    /// For simulations: refuses the `nth` refusable request for memory from now on, even if there
-    /// is room; 0 refuses none.
+    /// For simulations: refuses one later request for memory, even if there is room. Requests count
+    /// from 1 after this call, and the `nth` is refused; with 0, none is. Only requests whose
+    /// callers can go on without the memory count: see [`Budget::grants`].
     pub fn refuse(&self, nth: u64) {
         self.requests.store(0, Relaxed);
         self.refused.store(nth, Relaxed);
     }
 
-    /// Returns the number of refusable requests since the last call of [`Budget::refuse`]. After a
-    /// call with 0, requests are not counted.
+    /// Returns the number of requests that have called [`Budget::grants`] since the last call of
+    /// [`Budget::refuse`]. After a call with 0, requests are not counted.
     pub fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
 
-    /// Returns false if a simulation refuses this request. Every refusable request must call this
-    /// function first.
+    /// Returns false if a simulation refuses this request. Every request for memory that may fail
+    /// must call this function first.
     #[inline]
     pub fn grants(&self) -> bool {
         let refused = self.refused.load(Relaxed);
@@ -129,7 +135,8 @@ impl Budget {
         self.limit.load(Relaxed)
     }
 
-    /// Changes the limit. If more is charged, the owners of the memory must reclaim the excess.
+    /// Changes the limit. If more than the new limit is charged, the owners of the memory must
+    /// reclaim the excess.
     pub fn set_limit(&self, bytes: u64) {
         let before = self.limit.swap(bytes, Relaxed);
         self.buffers.limits.fetch_add(bytes.wrapping_sub(before), Relaxed);
@@ -138,7 +145,7 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes charged, with this budget's part of the connection buffers.
+    /// Returns the bytes charged, including this budget's part of what connections use.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed) + self.buffers_here()
     }
@@ -163,13 +170,14 @@ impl Budget {
     /// Returns the bytes that items cannot use, because connections use them or because they are
     /// kept for connections.
     fn beside_items(&self) -> u64 {
-        // A single large pinned value may take more than what is kept for connections.
+        // Connections may use more than what is kept for them, because of a single large pinned
+        // value.
         self.kept_from_items().max(self.buffers_here())
     }
 
-    /// Returns the bytes that items must leave to connections. If nothing can be freed, this is
-    /// always the whole part that is kept for connections, because items could not give it back.
-    /// Otherwise it is what connections use now.
+    /// Returns the bytes that items must leave to connections. If memory can be freed, these are
+    /// the bytes that connections use now, because items give back what connections need later.
+    /// Otherwise items can give nothing back, so they always leave 1/`LEAST_SHARE` of the limit.
     fn kept_from_items(&self) -> u64 {
         match self.keeps_all {
             Some(_) => {
@@ -181,7 +189,8 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes that can be charged without taking those that a waiting thread wants.
+    /// Returns the bytes that can be charged, not counting the bytes that [a waiting thread
+    /// wants](Budget::want).
     pub fn room(&self) -> u64 {
         self.room_beside(self.wanted())
     }
@@ -201,9 +210,9 @@ impl Budget {
         self.keeps_all.map_or(0, |bytes| bytes.min(self.limit() / FRAMES_SHARE))
     }
 
-    /// Returns the bytes that frames must leave to a waiting thread. If nothing can be freed,
-    /// frames leave nothing to that thread. Instead, the waiting thread leaves
-    /// [some](Budget::kept_for_frames) to frames.
+    /// Returns the bytes that frames must leave to a thread that waits for memory. If no memory can
+    /// be freed, frames leave it nothing. Instead, that thread leaves [some
+    /// bytes](Budget::kept_for_frames) to frames.
     fn kept_from_frames(&self) -> u64 {
         if self.keeps_all.is_some() { 0 } else { self.wanted() }
     }
@@ -214,13 +223,15 @@ impl Budget {
         self.grants() && self.charge_within(bytes, room)
     }
 
-    /// Charges `bytes` if they fit without taking those that a waiting thread wants.
+    /// Charges `bytes` if they fit beside the bytes that a waiting thread wants and those that only
+    /// frames may take.
     pub fn try_charge(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.kept_for_frames() + self.wanted());
         self.grants() && self.charge_within(bytes, room)
     }
 
-    /// Charges `bytes` for the thread that waited for them.
+    /// Charges `bytes` for a thread that waited for them, if they fit now. If so, also does what
+    /// [`Budget::unwant`] does.
     pub fn try_charge_wanted(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.kept_for_frames());
         let charged = self.grants() && self.charge_within(bytes, room);
@@ -237,7 +248,8 @@ impl Budget {
             .is_ok()
     }
 
-    /// Registers that a thread waits for this many bytes: frames must be dropped until they fit.
+    /// Registers that a thread waits for memory for a large value, of this many bytes. Frames must
+    /// be dropped until the bytes fit. If several threads wait, the largest number counts.
     pub fn want(&self, bytes: u64) {
         self.wanted.fetch_max(bytes, Relaxed);
     }
@@ -247,7 +259,8 @@ impl Budget {
         self.wanted.load(Relaxed)
     }
 
-    /// Clears the wanted bytes, because nobody waits any more.
+    /// Clears the wanted bytes, because a thread no longer waits. Other threads that still wait
+    /// register again when they next try to charge.
     pub fn unwant(&self) {
         self.wanted.store(0, Relaxed);
     }
@@ -317,7 +330,8 @@ impl Budget {
     }
 
     /// Charges a value that is still being sent although its item is gone. The caller must keep to
-    /// [the limit](Budget::pinned_limit), except for a single larger value.
+    /// [the limit](Budget::pinned_limit). A value that alone exceeds the limit is allowed if no
+    /// other value is pinned.
     pub fn charge_pinned(&self, bytes: u64) {
         self.buffers.pinned.fetch_add(bytes, Relaxed);
     }

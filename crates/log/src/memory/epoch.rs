@@ -1,9 +1,10 @@
-//! Quiescent-state-based reclamation: memory is reused only after every participant has passed a
-//! quiescent point, at which it holds no earlier reference. Readers pay one store per iteration of
-//! their loop and nothing per read.
+//! Quiescent-state-based reclamation. Memory that was unlinked is reused only after every
+//! participant has passed a quiescent point, a moment at which the participant holds no reference
+//! to shared memory. This costs a reader one store per turn of its loop, and nothing per read.
 //!
 //! A participant that is about to block is *asleep*: it holds no reference, and reclamation does
 //! not wait for it.
+//!
 //! Source of the scheme: T. Hart et al., "Performance of memory reclamation for lockless
 //! synchronization", 2007.
 
@@ -20,7 +21,8 @@ const ASLEEP: u64 = u64::MAX;
 struct ParticipantState {
     /// The epoch of the participant's last quiescent point, or `ASLEEP`.
     epoch: AtomicU64,
-    /// Odd while the participant may hold a reservation that is not filled and published.
+    /// A number that is odd while the participant may hold reserved space in the log that is not
+    /// filled and published yet.
     appending: AtomicU64,
 }
 
@@ -63,29 +65,29 @@ impl Epochs {
         self.horizon() >= epoch || Rule::QuiescentReuse.is_broken()
     }
 
-    /// Returns the greatest epoch that has passed.
+    /// Returns the greatest epoch for which [`Epochs::passed`] returns true.
     pub fn horizon(&self) -> u64 {
         fence(Ordering::SeqCst);
         self.lock().iter().map(|seen| seen.epoch.load(Ordering::Acquire)).min().unwrap_or(ASLEEP)
     }
 
-    /// Waits until every append that had begun is complete: filled, published, and its
-    /// [`Appending`] dropped. An append takes less than a microsecond, unless its value is large or
-    /// its thread lost the processor.
+    /// Waits until every append that had begun before this call is complete: its record is filled
+    /// and published, and its [`Appending`] is dropped. An append takes less than a microsecond,
+    /// unless its value is large or its thread lost the processor.
     ///
-    /// Suppose that the caller wrote a flag before this call, and that another thread first
-    /// [shows](Participant::appending_seen) its append and then reads the flag. That thread either
-    /// sees the written flag, or this call waits for its append.
+    /// A caller can use this to stop appends with a flag: it sets the flag and then calls this
+    /// function. A thread that appends first calls [`Participant::appending_seen`] and then reads
+    /// the flag. So either that thread sees the flag, or this call waits for its append.
     ///
-    /// This call also waits for every append that reserved space before this thread closed the
-    /// segment: the append was marked before it changed the segment's tail, and this thread changed
-    /// the tail later.
+    /// A caller may also have closed a segment before this call. Then this call waits for every
+    /// append that reserved space in the segment before that. Such an append was marked before it
+    /// changed the segment's tail, and the caller changed the tail after it.
     pub fn wait_for_appends(&self) {
         // Pairs with the fence in `appending_seen`.
         fence(Ordering::SeqCst);
         // Waits without holding the lock, because an append may itself wait for a thread that takes
-        // the lock in `horizon`. A participant that joins from here on reserves space only behind
-        // the bytes that this thread has closed, so it need not be waited for.
+        // the lock in `horizon`. This call need not wait for a participant that joins from here on,
+        // because it reserves space only behind the bytes that this thread has closed.
         let all = self.lock().clone();
         for seen in all {
             let begun = seen.appending.load(Ordering::Acquire);
@@ -109,16 +111,16 @@ pub struct Participant {
 }
 
 impl Participant {
-    /// Passes a quiescent point: the thread holds no earlier reference. The participant is awake
-    /// afterwards.
+    /// Passes a quiescent point: at this call, the thread holds no reference to shared memory. The
+    /// participant is awake afterwards.
     #[inline]
     pub fn tick(&mut self) {
         self.tick_after(|| ());
     }
 
-    /// Like [`Participant::tick`], but calls `last` just before the quiescent point. If a thread
-    /// finds that an [epoch](Epochs::advance) has passed, it sees everything that `last` has done.
-    /// `last` in turn has seen everything that was done before that epoch began.
+    /// Like [`Participant::tick`], but calls `last` just before the quiescent point. In `last`, the
+    /// thread sees everything that was done before the current [epoch](Epochs::advance) began. A
+    /// thread that later finds that this epoch has passed sees everything that `last` has done.
     #[inline]
     pub fn tick_after(&mut self, last: impl FnOnce()) {
         let was_asleep = self.seen.epoch.load(Ordering::Relaxed) == ASLEEP;
@@ -216,7 +218,7 @@ mod tests {
     }
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
+/// Run with `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

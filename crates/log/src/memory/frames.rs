@@ -16,7 +16,7 @@ pub(crate) struct Frames {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// Frames that are resident, charged and unused.
+    /// Unused frames that still have memory. They are charged to the budget.
     ready: Vec<u32>,
     /// Frames that were returned to the operating system.
     absent: Vec<u32>,
@@ -79,7 +79,8 @@ impl Frames {
         Some(self.region.at(frame as usize * self.size))
     }
 
-    /// Makes a frame with resident memory ready for the next taker, if the budget has room for one.
+    /// If no frame is ready, gives memory to one and makes it ready, so that the next
+    /// [`Frames::take`] need not wait for the kernel. Does nothing if the budget has no room.
     pub(crate) fn prepare(&self, budget: &Budget) {
         let frame = {
             let mut pool = self.lock();
@@ -106,7 +107,7 @@ impl Frames {
         pool.ready.push(frame);
     }
 
-    /// Returns the number of frames that are resident and unused.
+    /// Returns the number of unused frames that have memory.
     pub(crate) fn ready(&self) -> usize {
         self.lock().ready.len()
     }
@@ -137,8 +138,9 @@ impl Frames {
         }
     }
 
-    /// Returns ready frames to the operating system while the budget is exceeded. The cleaner's
-    /// reserve stays ready, unless the budget keeps room for frames.
+    /// Returns ready frames to the operating system while the budget is exceeded. Leaves the
+    /// cleaner's reserve ready, unless the budget keeps bytes that only frames may take. The
+    /// cleaner can then get frames from these bytes.
     pub(crate) fn shrink(&self, budget: &Budget) {
         let mut pool = self.lock();
         let least = if budget.kept_for_frames() > 0 { 0 } else { CLEANER_RESERVE };
@@ -156,8 +158,9 @@ impl Frames {
         self.in_reach(&self.lock(), budget.room()).saturating_sub(CLEANER_RESERVE)
     }
 
-    /// Returns true if a writer could take a frame now. If nothing is evicted and there is no
-    /// store, a frame may even take the memory that another thread [waits for](Budget::want).
+    /// Returns true if a writer could take a frame now. A frame must leave free the memory that
+    /// another thread [waits for](Budget::want), except in a log without a store that evicts
+    /// nothing.
     pub(crate) fn has_one_for_writers(&self, budget: &Budget) -> bool {
         self.in_reach(&self.lock(), budget.room_for_frames()) > CLEANER_RESERVE
     }

@@ -40,9 +40,9 @@ fn map(bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or_else(|| io::Error::other("mmap answered null"))
 }
 
-/// Asks for huge pages, like [`Region::advise_huge`], for allocator memory that was never written.
-/// Leaves memory smaller than a huge page alone, because it shares its pages with other
-/// allocations.
+/// Asks for huge pages, like [`Region::advise_huge`], for memory from the allocator. The memory
+/// must not have been written, because the first write decides what pages it gets. Does nothing for
+/// memory smaller than a huge page, because it shares its pages with other allocations.
 pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     let bytes = size_of_val(memory);
     if bytes < HUGE_PAGE {
@@ -58,16 +58,18 @@ pub fn advise_huge<T>(memory: &mut [MaybeUninit<T>]) {
     }
 }
 
-/// Makes the kernel allocate a huge page, and frees it again. The next huge page that this
-/// processor allocates is most probably the same one. In a virtual machine, the first touch of
-/// memory that was never used may cost milliseconds, because the host must find memory for it.
-/// While the kernel joins pages, it blocks all threads that use them. So the first touch should
-/// happen earlier, in this function.
+/// Makes the kernel allocate a huge page, and frees the page again. The caller then lets the kernel
+/// join small pages into a huge page, most probably the one that was just freed.
+///
+/// While the kernel joins pages, it blocks all threads that use these pages. In a virtual machine,
+/// the first touch of memory may take milliseconds, because the host must find memory for it. So
+/// the huge page is touched here for the first time, and not while the kernel joins pages.
 fn find_huge_page() {
     /// One search at a time is enough, however many threads join pages.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let Ok(_finding) = ONE_AT_A_TIME.try_lock() else { return };
-    // Without this region, threads that use the joined pages may have to wait for the host.
+    // If the reservation fails, nothing is lost but time: threads that use the joined pages may
+    // have to wait for the host.
     if let Ok(region) = Region::reserve(HUGE_PAGE, HUGE_PAGE) {
         region.advise_huge();
         region.populate(0, HUGE_PAGE);
@@ -144,12 +146,12 @@ impl Region {
         }
     }
 
-    /// Replaces the pages from `offset`, a multiple of [`HUGE_PAGE`], by one huge page. Pages that
-    /// were not resident become resident. The contents stay. Threads that touch these pages during
-    /// the copy wait for about half a millisecond.
+    /// Makes the kernel copy the pages from `offset`, a multiple of [`HUGE_PAGE`], into one huge
+    /// page that replaces them. Pages that had no memory get some. The contents stay. Threads that
+    /// touch these pages during the copy wait for about half a millisecond.
     ///
     /// # Errors
-    /// The kernel's: `EINVAL` if it does not support this, others if it has no huge page now.
+    /// The kernel's: `EINVAL` if it cannot join pages, others if it has no huge page now.
     pub fn join_pages(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(HUGE_PAGE) && offset + HUGE_PAGE <= self.bytes);
         find_huge_page();
@@ -159,8 +161,9 @@ impl Region {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Gives the pages of a range back; they read as zeros afterwards. A kernel before 5.18 keeps
-    /// pages that are locked in memory, so those are overwritten instead.
+    /// Gives the pages of a range back to the kernel. The range reads as zeros afterwards. A kernel
+    /// before 5.18 does not take back pages that are locked in memory. Then this function
+    /// overwrites them with zeros.
     ///
     /// # Safety
     /// No thread may use the contents of the range.
@@ -193,7 +196,8 @@ pub struct Mapping {
 
 // SAFETY: a mapping is owned memory, like a boxed slice.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; shared access goes through raw pointers with their own reasons.
+// SAFETY: as above. The methods only return the address and the length. Code that reads or writes
+// the memory through the raw pointer has a `SAFETY` reason of its own.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -234,12 +238,13 @@ impl Mapping {
         Mapping { base: unsafe { NonNull::new_unchecked(base) }, bytes }
     }
 
-    /// Rebuilds the mapping that `adopt_jumbo` gave up. It is `bytes` long, and the jumbo's record
-    /// begins at `frame`.
+    /// Rebuilds the mapping of a jumbo, which [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) has
+    /// turned into raw parts. `bytes` is the mapping's length, and `frame` is the address of the
+    /// jumbo's record in it.
     ///
     /// # Safety
-    /// `frame` must be what [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) stored, no thread may
-    /// still read it, and this function must be called only once for it.
+    /// `frame` must be the address that `adopt_jumbo` stored. No thread may still read the mapping.
+    /// This function must be called only once for it.
     pub(crate) unsafe fn of_jumbo(frame: *mut u8, bytes: usize) -> Self {
         let base = frame.wrapping_sub(frame as usize % PAGE);
         // SAFETY: the record begins in the mapping's first page, so this is the base that

@@ -1,5 +1,5 @@
-//! Memory: how it is taken from the operating system, counted, divided into frames, and when freed
-//! memory may be used again.
+//! Memory. The modules here take it from the operating system, count it, divide it into frames, and
+//! decide when freed memory may be used again.
 
 pub mod budget;
 pub mod epoch;

@@ -1,8 +1,8 @@
-//! Pins: values that stay readable although their segment is cleaned meanwhile. While the segment
-//! keeps its frame, a pin costs no memory: it only records how far its reader has read. Before the
-//! frame is given back, the unread rest of the value is copied out. The mapping of a jumbo holds no
-//! other value, so it is handed to the pins instead. Only from then on is the pinned memory
-//! charged, to the share of connections.
+//! Pins: values that stay readable until their replies are sent, even if their segments are cleaned
+//! before that. While the segment keeps its frame, a pin costs no memory: it only records how far
+//! its reader has read. Before the frame is given back, the unread rest of the value is copied out.
+//! The mapping of a jumbo holds no other value, so the pins take the mapping over instead. The copy
+//! or mapping is charged to the budget, as memory that connections use.
 //!
 //! Pinned values have [a share of memory](Budget::pinned_limit). When they would exceed it, the
 //! value read least recently is given up. So a client that goes on reading does not lose its value
@@ -24,15 +24,16 @@ pub(crate) struct Pins {
     in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
     /// Pins that own memory.
     keeping: Mutex<Vec<Arc<Pinned>>>,
-    /// Bytes kept by the pins of this log. Each lane has its own share, so no value is given up for
-    /// a reader of another lane.
+    /// Bytes of memory that the pins of this log own. The pins of each lane have a limit of their
+    /// own, so a reader in one lane never causes the loss of a pinned value in another lane.
     kept: Arc<AtomicU64>,
-    /// Counts reads, to tell which value was read last.
+    /// Number of reads so far. It tells which value was read least recently.
     reads: AtomicU64,
 }
 
 struct Pinned {
-    /// Address of the segment's memory in which the value was pinned; 0 for a copy.
+    /// Address of the segment's memory in which the value was pinned. 0 for a value that was pinned
+    /// by [copying](Pins::copy) it.
     frame: usize,
     /// Number of the value's last read, from `Pins::reads`.
     read: AtomicU64,
@@ -105,9 +106,9 @@ impl Pins {
     /// Pins a part of a value that lies in `frame`.
     ///
     /// # Safety
-    /// The part must lie in memory that goes through [`Pins::unpin_frame`] or
-    /// [`Pins::take_mapping`] before it is reused. The memory must not be reused before the
-    /// thread's next quiescent point.
+    /// Before the memory of the part is reused, [`Pins::unpin_frame`] or [`Pins::take_mapping`]
+    /// must be called for it. The memory must not be reused before the thread's next quiescent
+    /// point.
     pub(crate) unsafe fn pin(self: &Arc<Self>, frame: *mut u8, part: &[u8]) -> Pin {
         let pinned = self
             .pinned(frame as usize, UnreadValue::InPlace { at: part.as_ptr(), len: part.len() });
@@ -188,8 +189,9 @@ impl Pins {
         lock(&self.in_place).remove(&(frame as usize)).unwrap_or_default()
     }
 
-    /// Lists a pin that now keeps memory, unless it was dropped meanwhile. Dropping a pin sets its
-    /// rest to lost before it removes the pin from this list, so no dropped pin stays in the list.
+    /// Adds a pin that now owns memory to `keeping`, unless the pin was dropped meanwhile. A drop
+    /// sets `rest` to `Lost` before it removes the pin from `keeping`, so no dropped pin stays
+    /// there.
     fn note_keeping(&self, pinned: Arc<Pinned>) {
         let mut keeping = lock(&self.keeping);
         if !matches!(*lock(&pinned.rest), UnreadValue::Lost) {

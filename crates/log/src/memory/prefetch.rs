@@ -25,8 +25,8 @@ pub fn all(bytes: &[u8]) {
     }
 }
 
-/// Prefetches the cache line of `at` for a write by this thread: other processors give the line up
-/// now.
+/// Prefetches the cache line of `at` for a write by this thread. Other processors give the line up
+/// already now, so the write itself need not wait for that.
 #[inline]
 pub fn for_writing(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A growing table of entries, numbered from 0.
 ///
-/// Invariant: entries below `len` are complete and never replaced. Only the holder of the lock
-/// `complete` touches the other entries. `complete` counts the complete entries, which are at least
-/// `len`.
+/// Invariant: entries below `len` are complete and never replaced. The mutex `complete` holds the
+/// number of complete entries, which is at least `len`. A thread touches entries from `len` on only
+/// while it holds this mutex.
 pub(crate) struct GrowingTable<T> {
     entries: Box<[UnsafeCell<MaybeUninit<T>>]>,
     len: AtomicUsize,

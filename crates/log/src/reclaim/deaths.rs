@@ -1,16 +1,19 @@
 //! Tracks which segments hold dead records that are not marked as dead on the device.
 //!
-//! A segment with *ends* (tombstones, expired or evicted items) hides older versions of their keys
-//! from a recovery. When it is freed, no other segment may bring such a version back. A hidden
-//! version has *died*: it left the index because of a successor in some commit. So every segment
-//! notes the earliest commit in which one of its records may have died without a mark in its
-//! durable dead map. A segment with ends is *blocked* by every other segment that noted a commit up
-//! to the last commit of the segment with ends. Segments that were opened after the segment with
-//! ends was closed do not block it. A segment with ends can be freed once no segment blocks it.
+//! An *end* (a tombstone, or an expired or evicted item) hides older versions of its key from a
+//! recovery. Once the segment of the end is freed, a recovery could bring back an older version in
+//! another segment, unless the dead map of that segment marks it.
+//!
+//! A hidden version has *died*: it left the index because of a successor in some commit. So for
+//! each segment, the log notes a commit number: the earliest commit in which a record of the
+//! segment may have died without a mark in its durable dead map. This number decides whether the
+//! segment *blocks* a segment S with ends. It does if its number is not greater than the last
+//! commit of S, unless it was opened after S was closed. S can be freed once no segment blocks it.
+//!
 //! None of this reads a segment, and a segment in which nothing dies costs nothing.
 //!
-//! Invariant: a noted commit is never later than the earliest death that it stands for. The noted
-//! commit may be earlier. That costs only a needless dead map.
+//! Invariant: the noted commit is never later than the earliest unmarked death of the segment. It
+//! may be earlier. That costs only a needless dead map.
 
 use crate::address::SegmentNumber;
 use crate::commit::{BegunMap, MapState};
@@ -22,8 +25,8 @@ use crate::store::deaths::{NEVER, OPEN, Unmarked};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{MutexGuard, lock};
 
-/// [`Log::needs_maps`] counts at most this many segments that need a dead map. To tell whether
-/// there are more, it counts all segments with unmarked deaths instead.
+/// The largest number of segments that need a dead map that [`Log::needs_maps`] counts. If there
+/// are as many, it uses an upper bound instead: the number of segments with unmarked deaths.
 const COUNTED: usize = 1024;
 
 /// A segment with ends that waits to be freed, and the facts that decide whether deaths in other
@@ -45,7 +48,8 @@ fn blocks(store: &Store, number: SegmentNumber, ending: &WaitingEnds) -> bool {
 impl Log {
     /// Notes that a record of the segment has left the index. The caller has changed the index and
     /// still holds the stripe's lock. If the caller appended the successor, its
-    /// [`Appending`](crate::Appending) must still live.
+    /// [`Appending`](crate::Appending) must still live. So the successor's commit cannot settle
+    /// before the death is noted.
     #[inline]
     pub fn note_death(&self, number: SegmentNumber) {
         let Some(store) = &self.store else { return };
@@ -84,8 +88,9 @@ impl Log {
     }
 
     /// Registers all unmarked deaths, to be forgotten once the superblock's fence is durable. The
-    /// fence lies above all versions, so none of these records can come back then. The index is
-    /// being emptied, so no other record of these segments can die meanwhile.
+    /// fence is above the seqs of all these records, so no crash can bring them back after that.
+    /// Called while a `flush_all` empties the index. So all records of these segments are dead, and
+    /// no further death in them is forgotten by mistake.
     pub fn fence_deaths(&self) {
         let Some(store) = &self.store else { return };
         let changes = lock(&store.changing).changes();
@@ -115,9 +120,9 @@ impl Log {
     /// Notes that no more appends follow in the segment.
     pub(crate) fn note_closed(&self, number: SegmentNumber) {
         if let Some(store) = &self.store {
-            // The load below does not count segments that are opened later. A thread that appends
-            // to such a segment passes the fence in `appending_seen` after the fence below. So that
-            // thread sees that this segment is closed.
+            // A segment that the load below does not count is opened later. A thread that appends
+            // to it passes the fence in `appending_seen` after the fence below. So the thread sees
+            // that this segment is closed, and appends nothing here any more.
             fence(Ordering::SeqCst);
             let opened = store.deaths.opened_segments.load(Ordering::SeqCst);
             store.entry(number).deaths.closed.store(opened, Ordering::Release);
@@ -184,9 +189,9 @@ impl Log {
     }
 
     /// Returns at most `most` segments that need a dead map, those with the earliest deaths first.
-    /// Without the map, such a segment blocks freeing another segment, or dropping copied
-    /// tombstones. Ignores deaths after the commit `until`, and segments whose map was begun
-    /// already.
+    /// A segment needs one while it blocks another segment. A blocked segment cannot be freed, or
+    /// the tombstones that were copied into it cannot be dropped. Ignores deaths after the commit
+    /// `until`, and segments whose map was begun already.
     pub fn blocking_segments(&self, until: u64, most: usize) -> Vec<SegmentNumber> {
         let store = self.durable_log();
         let mut endings = self.waiting_endings();
@@ -229,9 +234,9 @@ impl Log {
             && lock(&self.durable_log().deaths.unmarked).0.len() >= wanted
     }
 
-    /// Returns the last two closed segments with copied tombstones, called holders. A segment that
-    /// blocks any holder blocks one of these two. One holder would not be enough, because no
-    /// segment blocks itself.
+    /// Returns the two sealed *holders* (segments with copied tombstones) that were closed last. A
+    /// segment that blocks some holder also blocks all holders that were closed later, except
+    /// itself. So the two are enough to find every segment that blocks a holder.
     fn last_held(&self, store: &Store) -> Vec<WaitingEnds> {
         let holders = lock(&store.deaths.holders);
         let sealed = holders.closed().rev().filter(|&number| self.is_sealed(number));
@@ -249,7 +254,8 @@ impl Log {
         self.count_end(number, bytes);
     }
 
-    /// Like [`Log::note_end`], for a segment that is being emptied.
+    /// Like [`Log::note_end`], but does not change [`has_ends`](crate::Segment::has_ends). For a
+    /// segment that the cleaner is emptying: the cleaner has a list of the segment's ends itself.
     pub fn count_end(&self, number: SegmentNumber, bytes: usize) {
         if let Some(store) = &self.store {
             store.entry(number).end_bytes.fetch_add(bytes as u32, Ordering::Relaxed);
@@ -261,8 +267,8 @@ impl Log {
         self.durable_log().entry(number).end_bytes.load(Ordering::Relaxed).into()
     }
 
-    /// Counts a tombstone of `bytes` that was copied into the segment. It counts as alive while it
-    /// is needed.
+    /// Counts a tombstone of `bytes` that was copied into the segment. The copy counts as alive
+    /// while it hides older versions.
     pub fn hold_end(&self, number: SegmentNumber, bytes: usize) {
         self.note_end(number, bytes);
         let store = self.durable_log();
@@ -296,7 +302,8 @@ impl Log {
             match self.blocker(&self.ending(number)) {
                 None => self.release_ends_of(number),
                 Some(blocker) => {
-                    // The blocker also blocks every holder that was closed later, except itself.
+                    // The blocker also blocks every holder that was closed later, except itself. So
+                    // only the blocker's own tombstones may hide nothing any more.
                     let holds = store.entry(blocker).held_bytes.load(Ordering::Relaxed) > 0;
                     if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
                         self.release_ends_of(blocker);
@@ -315,8 +322,8 @@ impl Log {
         let (segment, deaths) = (self.segment(number), &store.entry(number).deaths);
         let (generation, cover) = (segment.generation(), store.commits.settled());
         {
-            // Readers of `noted` and `mapping` also hold this lock, so a death is always noted in
-            // at least one of these two fields.
+            // Threads that read `noted` and `mapping` also hold this lock. So they never see the
+            // moment at which a death is in neither of these two fields.
             let mut unmarked = lock(&store.deaths.unmarked);
             let noted = deaths.noted.swap(NEVER, Ordering::AcqRel);
             deaths.mapping.fetch_min(noted, Ordering::AcqRel);

@@ -2,13 +2,13 @@
 //! more.
 //!
 //! Without a store, the segment waits until every thread has passed a quiescent point. With a
-//! store, it also waits until no crash can bring back a version that the segment's records
-//! superseded or ended. So three conditions must hold:
+//! store, it also waits until no crash can bring back a version that the segment's records hide. So
+//! three conditions must hold:
 //!
 //! 1. every change that took a record of the segment out of the index is durable;
-//! 2. if the segment holds *ends* (records that hide older versions without being hidden
-//!    themselves: tombstones, expired and evicted items), the durable dead maps of the other
-//!    segments mark all older versions there (see [`deaths`]);
+//! 2. no recovery needs the segment's *ends* (tombstones, and expired or evicted items that hide
+//!    older versions). Either durable dead maps of the other segments mark all these versions (see
+//!    [`deaths`]), or the ends were copied elsewhere and the copies are durable;
 //! 3. the segment's own free mark is durable.
 
 pub(crate) mod deaths;
@@ -30,12 +30,13 @@ use crate::segment::State;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// A walk over records prefetches memory at this distance ahead of the next record, in bytes.
+/// The distance, in bytes, between the next record of a walk and the memory that it prefetches.
 const FETCHED_AHEAD: usize = 1024;
 
 impl Log {
-    /// Returns the newest epoch that has passed. A segment that was [sealed](crate::Sealed::sealed)
-    /// up to this epoch has no appender left.
+    /// Returns the newest epoch that every participant has reached. If a segment's
+    /// [`Sealed::sealed`](crate::Sealed::sealed) is not greater, no thread appends to the segment
+    /// any more.
     pub fn settled(&self) -> u64 {
         self.epochs.horizon()
     }
@@ -73,14 +74,15 @@ impl Log {
     }
 
     /// Puts a segment into quarantine after its records have left the index. Its frame is reused
-    /// after the quiescent period. `ends` are the offsets of the records that were removed without
-    /// a newer version. With a store, the caller must read `undo_count` from
-    /// `CommitMarks::undo_count` before it determines that the records are gone and which of them
-    /// are ends.
+    /// once every thread has passed a quiescent point. `ends` are the offsets of the records that
+    /// were removed without a newer version.
+    ///
+    /// `undo_count` is from `CommitMarks::undo_count`. With a store, the caller must read it first.
+    /// Only then may it determine whether all records are gone, and which of them are ends.
     ///
     /// # Errors
-    /// Returns `ends` and changes nothing if changes were undone since then, because the index may
-    /// lead to the segment again.
+    /// If changes were undone since `undo_count` was read, the index may lead to the segment again.
+    /// Then this function changes nothing and returns `ends`.
     pub fn quarantine(
         &self,
         number: SegmentNumber,
@@ -111,12 +113,14 @@ impl Log {
         } else {
             quarantine.push(entry);
         }
-        // Called last, so that the segment is always in `cleaning` or in quarantine.
+        // This call removes the segment from the list `cleaning`. It comes last, so that other
+        // threads always find the segment in that list or in quarantine.
         self.note_quarantined(number);
         Ok(())
     }
 
-    /// Frees the segments that have been in quarantine long enough. Returns how many.
+    /// Frees the segments in quarantine that need no free mark or have a durable one, and that no
+    /// thread can be reading any more. Returns how many it has freed.
     pub fn reap(&self) -> usize {
         self.reap_frames();
         let mut freed = 0;
@@ -133,16 +137,16 @@ impl Log {
         }
     }
 
-    /// Returns true if records were or are being removed without a newer version, and the removals
-    /// are not durable yet.
+    /// Returns true if a crash could bring back a record that was removed without a newer version,
+    /// such as an evicted item. Also returns true while such removals are in progress.
     #[inline]
     pub fn is_evicting(&self) -> bool {
         self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
-    /// Returns the segments in cleaning or quarantine, with their generations. Records of these
-    /// segments were or are being removed without a newer version, and the removals are not durable
-    /// yet.
+    /// Returns the segments in cleaning or quarantine, with their generations. A crash could bring
+    /// back records of these segments that were removed without a newer version. Returns none
+    /// unless [`Log::is_evicting`] returns true.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
             return Vec::new();
@@ -158,8 +162,8 @@ impl Log {
         emptied.into_iter().map(now).filter(is_evicting).collect()
     }
 
-    /// Returns true if a removal from this generation of a segment, without a newer version, is in
-    /// progress or not durable yet.
+    /// Returns true if this generation of a segment is in cleaning or quarantine: see
+    /// [`Log::evicting`].
     pub fn is_evicting_from(&self, number: SegmentNumber, generation: u32) -> bool {
         let segment = self.segment(number);
         segment.generation() == generation
@@ -167,7 +171,7 @@ impl Log {
     }
 
     /// Returns true if some segment stays in use although records were removed from it without a
-    /// newer version. Until it is cleaned, a crash could bring them back.
+    /// newer version. A crash could bring these records back until the segment is cleaned.
     pub fn keeps_ends(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.keeps_ends())
     }
@@ -178,18 +182,20 @@ impl Log {
         self.evicting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends [`Log::begin_evicting`]. If the segment stays, its removed records must be
-    /// [kept](crate::Store::keep_ends) first.
+    /// Ends [`Log::begin_evicting`]. If the segment is not freed, its removed records must first be
+    /// noted as [kept ends](crate::Store::keep_ends).
     pub(crate) fn end_evicting(&self) {
         self.evicting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Returns the number of segments in quarantine that will soon be free.
+    /// Returns the number of segments in quarantine that will soon be free: all except those that
+    /// were [given up](Log::expect_no_place).
     pub fn quarantined(&self) -> usize {
         lock(&self.quarantine).coming()
     }
 
-    /// Returns the memory of segments in quarantine that will soon be free, in frames.
+    /// Returns the number of frames that the segments in quarantine have. Does not count segments
+    /// that were given up. The mapping of a jumbo counts as several frames.
     pub fn quarantined_frames(&self) -> usize {
         lock(&self.quarantine).coming_frames()
     }
@@ -212,8 +218,8 @@ impl Log {
         lock(&self.quarantine).give_up(number);
     }
 
-    /// Counts all places in quarantine among those that will soon be free. Returns true if some had
-    /// been given up.
+    /// Undoes all calls of [`Log::expect_no_place`]: all places in quarantine count among those
+    /// that will soon be free. Returns true if any segment had been given up.
     pub fn expect_places(&self) -> bool {
         lock(&self.quarantine).expect_all()
     }

@@ -10,15 +10,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub(crate) struct Quarantined {
     pub(crate) number: SegmentNumber,
     pub(crate) tier: Tier,
-    /// The segment's memory, in frames; a jumbo's mapping counts as several.
+    /// Number of frames that the segment has. A jumbo's mapping counts as several.
     pub(crate) frames: usize,
     /// The epoch that must pass before the segment's frame is reused.
     pub(crate) epoch: u64,
-    /// With a store: the commit that makes the emptying durable.
+    /// With a store: the number of the commit that makes the emptying durable.
     pub(crate) emptied: u64,
     /// Offsets of the records that the emptying removed without a newer version.
     pub(crate) ends: Vec<u32>,
-    /// True if the segment's ends were copied elsewhere; `emptied` then covers the copies.
+    /// True if the segment's ends were copied elsewhere. The commit `emptied` then makes the copies
+    /// durable, too.
     pub(crate) carried: bool,
 }
 
@@ -36,18 +37,19 @@ pub struct QuarantineCounts {
 /// The segments in quarantine, in the order in which they were emptied.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
-    /// Segments whose free mark is not durable, keyed by their order of arrival.
+    /// Segments whose free mark is not durable. The keys count the segments in the order of their
+    /// arrival.
     unmarked: BTreeMap<u64, Quarantined>,
-    /// The key in `unmarked` of each segment whose free mark is not durable.
+    /// The key in the map `unmarked` of each segment, by the segment's number.
     orders: HashMap<SegmentNumber, u64>,
     next: u64,
-    /// Segments whose free mark is durable; without a store, all segments.
+    /// Segments whose free mark is durable. Without a store, all segments in quarantine.
     marked: VecDeque<Quarantined>,
     /// Number of segments on each tier.
     lengths: [usize; 2],
-    /// Memory of all segments, in frames.
+    /// Sum of [`Quarantined::frames`].
     frames: usize,
-    /// Segments that were given up: it is unknown when they will be free.
+    /// Segments that were [given up](Quarantine::give_up), with their tiers.
     stuck: HashMap<SegmentNumber, Tier>,
 }
 
@@ -91,8 +93,8 @@ impl Quarantine {
         Some(entry.number)
     }
 
-    /// Removes the segments that wait for a mark and for which `was_undone` returns true. Returns
-    /// them, the last one first.
+    /// Removes the segments that wait for a free mark and whose emptying was undone, as
+    /// `was_undone` decides. Returns them, the most recently added one first.
     pub(crate) fn take_undone(
         &mut self,
         was_undone: impl Fn(&Quarantined) -> bool,
@@ -129,8 +131,8 @@ impl Quarantine {
         self.orders.contains_key(&number)
     }
 
-    /// Stops counting a segment that waits for a mark among those that will soon be free, because
-    /// it is unknown when it will be free.
+    /// Gives up a segment that waits for its free mark, because it is unknown when it will get one.
+    /// The segment then does not count among those that will soon be free.
     pub(crate) fn give_up(&mut self, number: SegmentNumber) {
         if let Some(entry) = self.get_mut(number) {
             let tier = entry.tier;
@@ -138,14 +140,12 @@ impl Quarantine {
         }
     }
 
-    /// Undoes [`Quarantine::give_up`] for a segment, because its ends have moved: the segment
-    /// counts among those that will soon be free.
+    /// Undoes [`Quarantine::give_up`] for a segment, because its ends have been copied elsewhere.
     pub(crate) fn expect(&mut self, number: SegmentNumber) {
         self.stuck.remove(&number);
     }
 
-    /// Counts all segments among those that will soon be free. Returns true if any had been given
-    /// up.
+    /// Undoes [`Quarantine::give_up`] for all segments. Returns true if any had been given up.
     pub(crate) fn expect_all(&mut self) -> bool {
         !std::mem::take(&mut self.stuck).is_empty()
     }
@@ -160,7 +160,8 @@ impl Quarantine {
         self.lengths.iter().sum()
     }
 
-    /// Counts the segments by what they wait for. `durable` is the last durable commit.
+    /// Counts the segments by what they wait for. `durable` is the number of the last durable
+    /// commit.
     pub(crate) fn counts(&self, durable: u64) -> QuarantineCounts {
         let uncommitted = self.unmarked.values().filter(|entry| entry.emptied > durable).count();
         QuarantineCounts {
@@ -170,12 +171,12 @@ impl Quarantine {
         }
     }
 
-    /// Returns the number of segments that will soon be free.
+    /// Returns the number of segments that will soon be free: all that were not given up.
     pub(crate) fn coming(&self) -> usize {
         self.len() - self.stuck.len()
     }
 
-    /// Returns the memory of segments that will soon be free, in frames.
+    /// Returns the number of frames of the segments that will soon be free.
     pub(crate) fn coming_frames(&self) -> usize {
         let frames = |number| Some(self.unmarked.get(self.orders.get(number)?)?.frames);
         self.frames - self.stuck.keys().filter_map(frames).sum::<usize>()

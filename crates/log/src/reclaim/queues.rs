@@ -9,8 +9,8 @@ use crate::segment::{Segment, State};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, lock};
 
-/// The largest number of segments examined while the table's lock is held. A thread that seals a
-/// segment waits for this lock.
+/// The largest number of segments examined while the lock of the usage table is held. A thread that
+/// seals a segment waits for this lock.
 const BATCH: usize = 256;
 
 impl Log {
@@ -26,8 +26,8 @@ impl Log {
             self.look_at_waiting(&mut usage);
             let room = self.most_summary_room();
             if room > usage.gain_room {
-                // This walk over all segments is rare, because `gain_room` at least doubles each
-                // time.
+                // The gain of every segment depends on `gain_room`, so all segments are examined
+                // again. This is rare, because `gain_room` at least doubles each time.
                 usage.gain_room = room.next_power_of_two();
                 for number in 1..usage.rows.len() as SegmentNumber {
                     self.look_at(&mut usage, number);
@@ -39,8 +39,8 @@ impl Log {
 
     /// Examines up to [`BATCH`] segments that have changed. Returns how many.
     fn look_at_changed(&self, usage: &mut UsageTable) -> usize {
-        // The caller holds the table's lock, so no other thread queries the table before these
-        // segments are examined.
+        // The segments leave the list before they are examined. Still no query overlooks them: the
+        // caller holds the table's lock, and a query needs it.
         let numbers = {
             let mut changed = lock(&self.changed);
             let rest = changed.len().saturating_sub(BATCH);
@@ -85,8 +85,8 @@ impl Log {
         self.count_looks(1);
         let segment: &Segment = self.segment(number);
         let known = self.live(number);
-        // Assumed deaths alone never make a segment empty, because an empty segment is freed
-        // without examining its records.
+        // A segment without live bytes is freed without examining its records. So deaths that are
+        // only assumed (see `assume_dead`) leave at least one byte alive.
         let live = known.saturating_sub(self.assumed_dead(number)).max(known.min(1));
         let (min_expiry, max_expiry, immortal) = segment.expiries();
         let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
@@ -110,8 +110,9 @@ impl Log {
         }
     }
 
-    /// Assumes that `bytes` of a segment's records are dead, besides those known to be dead.
-    /// Replaces the previous assumption about this segment.
+    /// Assumes that `bytes` of a segment's records are dead, besides those known to be dead. The
+    /// assumption makes the cleaner choose the segment earlier. Replaces the previous assumption
+    /// about this segment.
     pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
         self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
         self.note_changed(number);

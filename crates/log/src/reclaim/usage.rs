@@ -1,13 +1,13 @@
-//! The usage table: the contents of every sealed segment, sorted as reclaiming needs them. A query
-//! costs about the same however many segments there are. The cost of keeping the table sorted
-//! depends only on the number of changes.
+//! The usage table holds the contents of every sealed segment. It sorts the segments by queue, live
+//! share and expiry. A query costs about the same however many segments there are. The cost of
+//! keeping the table sorted depends only on the number of changes.
 //!
-//! Threads that make records dead, or that give a segment a frame or take it away, put the
-//! segment's number on a list. Before the table answers a query it examines the segments on that
-//! list.
+//! A thread puts the number of a segment on a list if it makes a record of the segment dead, gives
+//! the segment a frame or drops its frame. Before the table answers a query, it examines the
+//! segments on that list.
 //!
-//! Source of the name: M. Rosenblum, J. Ousterhout, "The design and implementation of a
-//! log-structured file system", 1992.
+//! The name "usage table" comes from M. Rosenblum, J. Ousterhout, "The design and implementation of
+//! a log-structured file system", 1992.
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
@@ -17,10 +17,11 @@ use std::ops::Bound;
 
 /// Number of classes. A segment's class is the percentage of its bytes that is alive, rounded up.
 const CLASSES: usize = 101;
-/// Index of the set of dead jumbos, behind the classes. Freeing a jumbo yields no frame.
+/// Index of the set of dead jumbos, behind the classes. They are not in class 0, because freeing a
+/// jumbo yields no frame.
 const DEAD_JUMBOS: usize = CLASSES;
-/// The most memory that a segment adds to the trees, in bytes: half-full nodes in at most four
-/// trees.
+/// The most memory that a segment adds to the table's B-trees, in bytes: half-full nodes in at most
+/// four trees.
 const TREE_BYTES: usize = 4 * 2 * size_of::<Age>();
 
 /// An end of a stream's queue.
@@ -55,17 +56,20 @@ const ABSENT: usize = 0;
 /// Array index of the segments with a frame.
 const RESIDENT: usize = 1;
 
-/// The Unix second at which a segment was opened, its place in its queue, and its number.
+/// Key that sorts segments by age: the Unix second at which the segment was opened, its place in
+/// its queue, and its number.
 type Age = (u32, i64, SegmentNumber);
 
 /// Whether a segment can be reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReclaimState {
-    /// Not yet: threads may still append to the segment, or the segment is not durable.
+    /// Not yet. The segment is sealed, but it is not durable, or threads may still fill space that
+    /// they reserved in it before.
     Waiting,
     /// The segment can be reclaimed. Only such segments are in the table's queues and classes.
     Ready,
-    /// The segment holds unreadable records that must not be lost, so it stays.
+    /// The segment holds unreadable records that must not be lost. It cannot be reclaimed until
+    /// none of its records is alive.
     Kept,
 }
 
@@ -78,11 +82,11 @@ pub(super) struct Contents {
     pub(super) filled: u32,
     /// Bytes of live records.
     pub(super) live: u32,
-    /// Bytes gained by emptying the segment.
+    /// Bytes of the device gained by emptying the segment: see [`Log::gain`](crate::Log::gain).
     pub(super) gain: u32,
-    /// The Unix second at which the first record of the segment expires; 0 if none does.
+    /// The earliest expiry of the segment's records, as a Unix second; 0 if no record expires.
     pub(super) min_expiry: u32,
-    /// The Unix second at which the last record of the segment expires; 0 if some never do.
+    /// The latest expiry of the segment's records, as a Unix second; 0 if a record never expires.
     pub(super) max_expiry: u32,
     /// Bytes of a jumbo's mapping; 0 for a normal segment.
     pub(super) jumbo: u32,
@@ -130,7 +134,7 @@ pub struct SegmentTotals {
     pub absent_live: u64,
     /// Number of jumbos.
     pub jumbos: u64,
-    /// Bytes of the jumbos' mappings.
+    /// Bytes of the mappings of the jumbos that are in memory.
     pub jumbo_bytes: u64,
 }
 
@@ -163,7 +167,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the rank among segments that are otherwise equal. The lower rank comes first.
+    /// Returns the rank among candidates that a query finds equally good. The query returns the
+    /// candidate with the lowest rank.
     fn place(&self) -> (u8, i64) {
         (self.stream as u8, self.order)
     }
@@ -177,21 +182,22 @@ pub struct UsageTable {
     pub(super) next: (i64, i64),
     /// Segments that cannot be reclaimed yet, keyed by `Row::order`.
     pub(super) waiting: BTreeMap<i64, SegmentNumber>,
-    /// The queues of each stream and residency.
+    /// For each stream, a queue of the segments without a frame and a queue of those with a frame.
     pub(super) queues: [[BTreeMap<i64, SegmentNumber>; 2]; 2],
     /// Live bytes in these queues.
     pub(super) live: [[u64; 2]; 2],
-    /// Segments of each tier and residency, by class and then by age, the oldest first. A jumbo is
-    /// here only once it is dead, in [`DEAD_JUMBOS`].
+    /// For each tier and residency, one set of segments per class. Each set is sorted by age, the
+    /// oldest segment first. The set [`DEAD_JUMBOS`] has the dead jumbos; live jumbos are in no
+    /// set.
     pub(super) classes: [[Box<[BTreeSet<Age>]>; 2]; 2],
-    /// Bytes of places gained by emptying all segments of each class, after their live records have
-    /// moved to new places.
+    /// For each class, the bytes of the device that emptying all segments of the class gains. This
+    /// is the size of the emptied segments less the space that their live records take elsewhere.
     pub(super) gains: Box<[u64]>,
     /// Bytes that `gains` assumes for the summary of each new segment.
     pub(crate) gain_room: u64,
-    /// Segments of each residency, by the time at which their last record expires.
+    /// Segments of each residency, sorted by their latest expiry.
     pub(super) expiring: [BTreeSet<(u32, SegmentNumber)>; 2],
-    /// Segments by the time at which their first record expires.
+    /// Segments, sorted by their earliest expiry.
     pub(super) first_expiry: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that are being emptied.
     pub(super) cleaning: BTreeSet<SegmentNumber>,
@@ -206,7 +212,7 @@ impl UsageTable {
     pub(crate) fn new(limit: usize) -> Self {
         let classes = || vec![BTreeSet::new(); CLASSES + 1].into_boxed_slice();
         UsageTable {
-            // The memory of the rows costs nothing until it is written.
+            // The kernel provides the memory of a row only when the row is written.
             rows: Vec::with_capacity(limit),
             next: (-1, 0),
             waiting: BTreeMap::new(),
@@ -313,7 +319,9 @@ impl UsageTable {
         }
     }
 
-    /// Returns a segment without live records: the oldest one of its tier and residency.
+    /// Returns the oldest segment without live records. Segments on the fast device come before
+    /// those on the lower device, and on each device segments without a frame before those with
+    /// one.
     pub fn dead(&self, among: Among) -> Option<(Stream, SegmentNumber)> {
         self.dead_of(&[Tier::Fast, Tier::Lower], among)
     }
@@ -331,14 +339,14 @@ impl UsageTable {
         Some((self.row(number)?.stream, number))
     }
 
-    /// Returns the segment on the fast device that has a frame and the smallest live share, if that
-    /// is at most `percent`. Never returns a jumbo.
+    /// Examines the segments on the fast device that have a frame. Returns the one with the
+    /// smallest live share, if that is at most `percent`. Never returns a jumbo.
     pub fn emptiest(&self, percent: usize) -> Option<Candidate> {
         self.candidates(&[Tier::Fast], Among::Resident, 0..=percent).next()
     }
 
-    /// Returns the next segment behind `after` whose records have all expired at `now`, and its
-    /// last expiry. Segments are ordered by their last expiry.
+    /// Walks the segments in the order of their latest expiry, then of their number. Returns the
+    /// first one behind `after` whose records have all expired at `now`, with its latest expiry.
     pub fn expired(
         &self,
         now: u32,
@@ -420,7 +428,8 @@ impl UsageTable {
         })
     }
 
-    /// Returns the oldest segment of each class in `classes`, for every tier and residency.
+    /// Returns the oldest segment of each class in `classes`, for each tier in `tiers` and each
+    /// residency that `among` covers.
     fn candidates(
         &self,
         tiers: &[Tier],
@@ -435,8 +444,8 @@ impl UsageTable {
         })
     }
 
-    /// Returns the number of bytes of places gained by emptying all segments with a live share of
-    /// at most `percent`. Bytes for the moved live records are subtracted.
+    /// Returns the number of bytes of the device gained by emptying all segments with a live share
+    /// of at most `percent`. Bytes that the moved live records take are already subtracted.
     pub fn gain(&self, percent: usize) -> u64 {
         self.gains[..=percent].iter().sum()
     }

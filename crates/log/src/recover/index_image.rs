@@ -1,5 +1,6 @@
-//! The log's part of the index image: writes and reads the image's parts, which lie in free
-//! segments, and the segment table in the image.
+//! The log's share of the index image. The log writes and reads the image as a sequence of parts,
+//! each in a place that is otherwise free. It also saves the segment table to the image and
+//! restores it.
 
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
@@ -16,12 +17,12 @@ use crate::sync::lock;
 use std::io::{self, Read, Write};
 use std::sync::atomic::Ordering;
 
-/// The largest number of list entries for which memory is reserved before they are read, because
-/// the length that an image names is not trusted.
+/// The largest number of list entries for which memory is reserved before they are read. A damaged
+/// image may state any length.
 const CHUNK: usize = 4096;
 
-/// Writes an image into free segments. Free segments must not be taken until the next start. The
-/// image is invalid until the superblock names it.
+/// Writes an image into free segments. The log must not give these segments to a stream afterwards,
+/// until the next start. The image is invalid until the superblock names it.
 #[derive(Debug)]
 pub struct ImageWriter<'a> {
     store: &'a Store,
@@ -33,8 +34,8 @@ pub struct ImageWriter<'a> {
     bytes: u64,
 }
 
-/// Reads an image and checks each part before returning any of it. If a part is not as it was
-/// written, reports an error of kind [`io::ErrorKind::InvalidData`].
+/// Reads an image. Checks each part of it before it returns bytes of this part. If a part is not as
+/// it was written, reports an error of kind [`io::ErrorKind::InvalidData`].
 #[derive(Debug)]
 pub struct ImageReader<'a> {
     store: &'a Store,
@@ -184,7 +185,8 @@ impl Log {
             numbers.clone().map(|number| self.row(store, number)).collect();
         let quarantine = lock(&self.quarantine);
         for entry in quarantine.marked() {
-            // No thread reads the segment after the stop, so its places are free.
+            // The free mark of this quarantined segment is durable. After the stop no thread reads
+            // the segment, so the next start may reuse its places.
             for number in store.parts(entry.number).into_iter().chain([entry.number]) {
                 rows[number as usize - 1].usage = Usage::Free;
             }
@@ -266,7 +268,7 @@ impl Log {
     /// first. After this call no segment has a frame.
     ///
     /// # Errors
-    /// Those of the image, and of the device. Then the log must not be used.
+    /// Those of the image, and of the device. After an error the log must not be used.
     pub fn restore_table(&self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
         let store = self.durable_log();
         let count = read_u32(image)?;
@@ -361,12 +363,12 @@ impl Log {
         Ok(())
     }
 
-    /// Reads a segment back into a frame, if it still lacks one and memory has room. A segment with
-    /// damaged parts gets no frame, because readers of its lost records must get an error.
+    /// Reads a segment into a frame, if the segment has none and memory has room. A segment with
+    /// damaged parts gets no frame, because a read of a lost record must return an error.
     ///
     /// # Errors
-    /// Those of the device, or an error if the device holds other bytes than the segment's. Damaged
-    /// parts inside a normal segment are not an error.
+    /// Those of the device, or an error if the bytes on the device are not those of the segment.
+    /// Damaged parts inside a normal segment are not an error.
     pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
         let segment = self.segment(number);
         if segment.state() != State::Sealed || !segment.frame().is_null() || segment.is_dead_jumbo()

@@ -18,7 +18,7 @@ use std::{io, ptr};
 /// The result of loading a jumbo.
 #[derive(Clone, Copy, Debug)]
 pub enum LoadedJumbo {
-    /// The jumbo is part of the log.
+    /// The jumbo is in memory and part of the log. It ends with this trailer.
     Loaded(Trailer),
     /// The jumbo is damaged, or its commit did not complete.
     Damaged,
@@ -26,7 +26,7 @@ pub enum LoadedJumbo {
     NoMemory,
 }
 
-/// The facts that reading a jumbo has established.
+/// What a reader learns from a jumbo on the device besides its value. Sizes are in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct JumboFacts {
     /// The trailer that ends the jumbo.
@@ -85,8 +85,9 @@ impl Log {
     }
 
     /// Reads a jumbo of the log back into memory, unless another thread has done so. Calls
-    /// `release` just before it charges the memory, so that the caller can give back what it
-    /// charged for the jumbo earlier. Returns true if this call put the jumbo into memory.
+    /// `release` just before it charges the memory to the budget. A caller that has already charged
+    /// the budget for this jumbo undoes that charge in `release`. Returns true if this call put the
+    /// jumbo into memory.
     ///
     /// # Errors
     /// Those of the device, or an error if the jumbo on the device is damaged.
@@ -161,7 +162,7 @@ impl Log {
         let mut trailer = [0; TRAILER_BYTES];
         let size = self.segment_size();
         let (mut at, mut read) = (jumbo.trailer_at, 0);
-        // The trailer may cross from one piece into the next.
+        // The trailer may begin in one place of the jumbo and end in the next.
         while read < TRAILER_BYTES {
             let len = (size - at % size).min(TRAILER_BYTES - read);
             let place = store.places(number).nth(at / size).ok_or_else(damaged)?;
@@ -175,9 +176,9 @@ impl Log {
         Ok(first)
     }
 
-    /// Reads and checks a jumbo. `fits` receives the size of its mapping in bytes and decides
-    /// whether to read the jumbo. The budget is charged for the mapping of a jumbo that is
-    /// returned.
+    /// Reads and checks a jumbo. `fits` receives the size of the jumbo's mapping in bytes. If it
+    /// returns false, the jumbo is not read. If this function returns the jumbo, it has charged the
+    /// mapping to the budget.
     fn read_jumbo(
         &self,
         found: &Found,
@@ -219,8 +220,8 @@ impl Log {
         Ok(Ok(ReadJumbo { mapping, facts }))
     }
 
-    /// Makes a jumbo part of the log. `memory` is the address of its record and the length of its
-    /// mapping.
+    /// Makes a jumbo part of the log. `memory` is the address of its record in memory, which is
+    /// null if the jumbo stays on the device, and the length of its mapping in bytes.
     fn enter_jumbo(&self, found: &Found, facts: &JumboFacts, memory: (*mut u8, usize)) {
         let segment = self.segment(found.number);
         segment.restore(Restored {
@@ -235,8 +236,8 @@ impl Log {
         self.enter(self.durable_log(), found, facts.trailer.commit);
     }
 
-    /// Checks a jumbo on the device. Returns its facts, or `None` if the jumbo is damaged. Needs
-    /// memory for one piece at a time.
+    /// Checks a jumbo on the device. Returns its facts, or `None` if the jumbo is damaged. Reads
+    /// one place of the jumbo at a time, so it needs memory for a normal segment only.
     ///
     /// # Errors
     /// Those of the device.
@@ -279,8 +280,8 @@ impl Log {
         Ok(jumbo.map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
     }
 
-    /// Makes a dead jumbo part of the log, so that its places are freed as usual. `ends` is true if
-    /// no newer version hides the jumbo's item.
+    /// Makes a dead jumbo part of the log, so that the cleaner frees its places. `ends` is true if
+    /// the jumbo is an end: no newer version hides it.
     pub fn enter_dead(&self, found: &Found, ends: bool) {
         let segment = self.segment(found.number);
         self.forget_mapping(found.number);

@@ -8,17 +8,18 @@ use larder_disk::ReadBuffer;
 use std::io;
 use std::ops::RangeInclusive;
 
-/// The largest read of a whole group of metas, in bytes; metas of larger groups are read one by
-/// one. For 16 segments of 256 KiB, that read takes 132 KiB. A start needs only the first block of
-/// each meta and few dead maps, so most of a larger group would be read in vain.
+/// The largest read of a whole group of metas, in bytes. If a group has more bytes, its metas are
+/// read one by one: a start needs only the first block of each meta and few dead maps, so most of a
+/// larger read would be unused. The metas of a group of 16 segments of 256 KiB are read with 132
+/// KiB.
 const MAX_GROUP_BYTES: usize = 256 << 10;
 
-/// The metas of a group, and the first block of the group's first segment, which lies directly
-/// behind them.
+/// Reader of the metas of a group. It also reads the first block of the group's first segment,
+/// because this block lies directly behind the metas.
 pub(super) struct Metas<'a> {
     store: &'a Store,
     numbers: RangeInclusive<SegmentNumber>,
-    /// The bytes read; `None` if each meta is read when it is needed.
+    /// The bytes that one read returned; `None` if each meta is read when it is needed.
     bytes: Option<ReadBuffer>,
 }
 
@@ -26,7 +27,7 @@ pub(super) struct Metas<'a> {
 pub(super) struct MetaCopies {
     /// The bytes of each copy: one block, or the whole meta if it has a dead map.
     pub(super) bytes: [Vec<u8>; 2],
-    /// The greatest version that an unreadable copy may have; `None` if both copies are readable.
+    /// Upper bound for the meta version of an unreadable copy; `None` if both copies are readable.
     pub(super) unread: Option<u64>,
 }
 
@@ -39,7 +40,7 @@ impl<'a> Metas<'a> {
         let len = (first - from) as usize + BLOCK;
         let bytes = (len <= MAX_GROUP_BYTES).then(|| {
             let mut buffer = ReadBuffer::new(from, len, BLOCK);
-            // Errors are reported when the metas are read one by one.
+            // If this read fails, each meta is read alone, and those reads report errors.
             store.device.read_at(from, buffer.bytes_mut()).is_ok().then_some(buffer)
         });
         Metas { store, numbers, bytes: bytes.flatten() }

@@ -1,5 +1,5 @@
-//! Reading a store back: finds the segments and reads their records into frames while there is
-//! memory. The engine decides which version of a key counts.
+//! Reading a store back. Finds the segments, and reads them into frames as long as memory suffices.
+//! The engine decides which version of a key is the newest.
 
 pub mod index_image;
 
@@ -61,7 +61,8 @@ pub struct Found {
     pub number: SegmentNumber,
     /// The segment's header.
     pub header: Header,
-    /// The first commit that can be in the segment; newer segments have greater numbers.
+    /// Number of the commit that was open when the segment was opened. No earlier commit has
+    /// records in the segment.
     pub opened: u64,
     /// The offset at which the segment was cut; 0 if it was not cut, or its meta does not say.
     end: u32,
@@ -69,8 +70,8 @@ pub struct Found {
     /// The segment's dead map.
     pub dead: Box<[u8]>,
     /// True if a copy of the segment's meta is unreadable and may be newer than the readable copy.
-    /// The unreadable copy may say that records are dead or that the place is free. So `dead` marks
-    /// all records, and they only hide older versions.
+    /// That copy may say that records are dead or that the place is free. So `dead` marks all
+    /// records as dead. The records then only hide older versions.
     pub unmarked: bool,
 }
 
@@ -81,16 +82,17 @@ impl Found {
         Found { number, header, opened, end: 0, meta: None, dead: Box::default(), unmarked: false }
     }
 
-    /// Returns the greatest commit that the header or the dead map names. A commit without records
-    /// leaves no other trace. New commits must have greater numbers. Otherwise the map would seem
-    /// to mark the records here that new commits supersede.
+    /// Returns the greatest commit number in the header and in the dead map's cover. A commit
+    /// without records leaves no other trace. New commits must have greater numbers. If a new
+    /// commit got a number up to the cover, the dead map would claim to mark the records that this
+    /// commit supersedes, and it does not.
     pub fn newest_known(&self) -> u64 {
         self.opened.max(self.meta.map_or(0, |meta| meta.cover))
     }
 }
 
-/// Stands in for the unreadable header of a segment whose trailers name its generation. The segment
-/// may be as old as the store and belong to either stream.
+/// Stands in for an unreadable header, if the segment's trailers name its generation. The other
+/// fields are not known. So `opened` is the first commit of the store, and the stream is a guess.
 const HEADLESS: Header = Header {
     segment: 0,
     generation: 0,
@@ -100,7 +102,8 @@ const HEADLESS: Header = Header {
     jumbo: None,
 };
 
-/// A place that holds a piece of a jumbo.
+/// A place after the first one of a jumbo, as its meta describes it: the number of places of the
+/// jumbo before it, and the commit in the meta's cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Piece {
     index: u32,
@@ -113,20 +116,21 @@ struct Piece {
 pub struct Survey {
     /// Segments with a good header, the newest first.
     pub segments: Vec<Found>,
-    /// Places with a damaged header, each with the greatest commit found in it.
+    /// First places of segments that cannot be used, because the header is damaged or places of a
+    /// jumbo are missing. Each has the greatest commit that the segment is known to have.
     pub damaged: Vec<(SegmentNumber, Option<u64>)>,
-    /// Number of places that may hold a piece of a jumbo: a copy of their meta cannot be read, and
-    /// they hold no segment.
+    /// Number of places that may belong to a jumbo. No segment begins in such a place, and one copy
+    /// of its meta cannot be read.
     unknown: usize,
     tails: Vec<(Tail, Vec<u8>)>,
     /// Places of jumbos that were never completed or were being freed.
     orphans: Vec<SegmentNumber>,
-    /// Numbers of unreadable tail places; the last commits may have ended there.
+    /// Numbers of unreadable tail places. They may have held the last records of the last commits.
     pub lost_tails: Vec<u32>,
     /// The places after a jumbo's first place, by the jumbo's number and generation.
     parts: BTreeMap<(SegmentNumber, u32), Vec<Piece>>,
-    /// Places with a damaged header, each with the last generation whose records are known not to
-    /// count.
+    /// Places with a damaged header, each with the last generation that the meta declares invalid.
+    /// A jumbo of a later generation that begins there is lost.
     headless: BTreeMap<SegmentNumber, u32>,
 }
 
@@ -287,8 +291,8 @@ impl Log {
         readable: bool,
     ) -> io::Result<Option<Header>> {
         let segment = self.segment(number);
-        // Only the trailers tell which generation the place held. The place's next generation must
-        // differ from it.
+        // The header is lost, so only the trailers tell which generation the place held. The next
+        // generation of the place must be greater than that one.
         let over = meta.map_or(0, |meta| meta.over());
         let next = store.superblock().generation_floor.max(segment.generation() + 1);
         let found = self.find_trailers(survey, store, number, over + 1..=next)?;
@@ -299,7 +303,8 @@ impl Log {
         }
         survey.headless.insert(number, over + u32::from(is_dead));
         let newest = match found {
-            // No block of the place can be read, so it may have held durable records.
+            // No block of the place can be read. The place may have held durable records, so it
+            // gets commit 0, which always counts as durable.
             None if self.is_lost_whole(store, number) => Some(0),
             found => found.map(|(_, newest)| newest),
         };
@@ -354,8 +359,8 @@ impl Log {
                     further.into_iter().map(|piece| piece.place).collect(),
                 );
             } else {
-                // The jumbo's commit never completed, the jumbo was being freed, or some pieces lie
-                // in places with an unreadable meta.
+                // Three causes are possible: the jumbo's commit never completed, the jumbo was
+                // being freed, or the metas of the missing places cannot be read.
                 let missing = (jumbo.parts as usize - 1).saturating_sub(further.len());
                 let is_lost = (1..=survey.unknown).contains(&missing);
                 survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
@@ -379,9 +384,10 @@ impl Log {
         free.sort_unstable_by_key(|&number| std::cmp::Reverse(number));
     }
 
-    /// Reads a normal segment, checks its commits, and makes it part of the log. Uses a frame if
-    /// the segment needs one. `extent` is what other segments show about the segment's end. Calls
-    /// `visit` with the records and their offsets, in order.
+    /// Reads a normal segment, checks its commits, and makes it part of the log. Gives the segment
+    /// a frame if some of its bytes lie only in a tail place. `extent` says what the trailers of
+    /// other segments prove about the end of this segment. Calls `visit` with the records and their
+    /// offsets, in order.
     ///
     /// # Errors
     /// Those of the device.
@@ -395,8 +401,8 @@ impl Log {
         let store = self.durable_log();
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
-        // Until the segment's end is written, records in its tail place cannot be read from the
-        // segment's own place. So the segment needs a frame.
+        // The last records of the segment may lie in a tail place only, until `finish_recovery`
+        // copies them to the segment's own place. Until then they can be read from a frame only.
         let has_tail = survey.has_tail(found);
         if frame.is_null() && has_tail {
             let taken = self.frames.take(&self.budget, true);
@@ -507,11 +513,11 @@ impl Log {
         entry.sealed.store(true, Ordering::Release);
     }
 
-    /// Ends the recovery. Writes the ends of segments that were open to the device. Puts the
-    /// `loaded` segments (the newest first, each with true if it is sealed) into the queues of
-    /// their streams. Frees the places of `useless` segments. New commits get numbers above
-    /// `newest`. The caller must make the changed superblock durable before anything is written to
-    /// a free place.
+    /// Ends the recovery. Ends each segment that was not sealed: writes its last block and the
+    /// offset of its end to the device. Puts the `loaded` segments (the newest first, each with
+    /// true if it was sealed) into the queues of their streams. Frees the places of `useless`
+    /// segments. New commits get numbers above `newest`. The caller must make the changed
+    /// superblock durable before anything is written to a free place.
     ///
     /// # Errors
     /// Those of the device.
@@ -526,8 +532,8 @@ impl Log {
         let failed_syncs = store.failed_syncs();
         let mut written = Written::default();
         for &number in useless {
-            // Marks the places as free. Otherwise, once there are later commits, a start would take
-            // the torn commit for damage.
+            // Marks the places as free. Otherwise, after later commits, a start would take a jumbo
+            // of a torn commit for a damaged one.
             for place in store.take_parts(number).into_iter().chain([number]) {
                 self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
                 if !store.is_bad(place) {
@@ -585,10 +591,10 @@ impl Log {
         Ok(())
     }
 
-    /// Raises the generation floor. A free place may hold bytes of a generation whose header never
-    /// reached the device. The place's next generation must have another number, or those bytes
-    /// would seem to belong to it. The lost generation was either the first since a start found the
-    /// place free, or it followed a known generation. So its number is below the new floor.
+    /// Raises the generation floor. A free place may hold bytes of a lost generation, whose header
+    /// never reached the device. The next generation of the place must have another number, or
+    /// those bytes would seem to belong to it. The number of the lost generation is at most one
+    /// above the old floor or a known generation. So it is below the new floor.
     fn raise_generations(&self, store: &Store) {
         let greatest = self.numbers().map(|number| self.segment(number).generation()).max();
         let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
@@ -614,8 +620,8 @@ impl Log {
         Ok(())
     }
 
-    /// Copies the last block of a segment that was open from its tail place to its own place, and
-    /// records the segment's end.
+    /// Ends a segment that was still open: copies its last block from the tail place to the
+    /// segment's own place, and records the end in the segment's meta.
     fn write_end(
         &self,
         survey: &Survey,
@@ -682,7 +688,8 @@ impl Survey {
         })
     }
 
-    /// Lays the tails of a segment over its bytes from offset `first` on.
+    /// Overwrites bytes of a segment with the newer ones from its tail places. `bytes` holds either
+    /// the whole segment, with `first` = 0, or the block at offset `first`.
     fn apply_tails(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
         for (tail, data) in &self.tails {
             let ours = tail.segment == found.number && tail.generation == found.header.generation;

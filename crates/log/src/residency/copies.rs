@@ -1,14 +1,15 @@
 //! RAM copies of records whose segments have no frame, so that records read often from a device are
-//! read from memory instead. A record never changes, and an address leads to one record for as long
-//! as its segment stays in one generation. A copy therefore needs no upkeep: readers find it by
-//! address and generation, and once its record has died, no reader looks for it. The index, the
-//! cleaner of segments, commits and recovery do not know about copies.
+//! read from memory instead. A durable record never changes, and an address leads to one record for
+//! as long as its segment stays in one generation. So copies are never updated or invalidated: a
+//! reader finds a copy by address and generation, and no reader looks for the copy of a dead
+//! record. The index, cleaning, commits and recovery do not know about copies.
 //!
-//! Copies lie in frames of their own, from the same pool as the segments' frames, in two queues:
-//! new copies in [`Queue::Small`], copies read again in [`Queue::Main`], which works as a clock.
-//! Source of the policy: J. Yang et al., "FIFO queues are all you need for cache eviction", SOSP
-//! 2023. Until copies must be evicted for others, every record that is read twice is copied. From
-//! then on only records that the [ghosts](Ghosts) remember are copied.
+//! Copies lie in frames of their own, from the same pool as the segments' frames. These frames form
+//! two queues. New copies go to [`Queue::Small`], and copies that are read again move to
+//! [`Queue::Main`], which is a CLOCK queue. Source of the policy: J. Yang et al., "FIFO queues are
+//! all you need for cache eviction", SOSP 2023. As long as memory suffices for all copies, every
+//! record that is read twice is copied. After the first eviction of copies, only records that the
+//! [ghosts](Ghosts) remember are copied.
 //!
 //! A table with one cache line per bucket leads to the copies. Readers use the table without a
 //! lock. A thread that changes it must hold the lock `state`.
@@ -33,9 +34,10 @@ use std::sync::{Arc, PoisonError, TryLockError};
 /// The queue of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// The record was read at least twice before it was copied, and has not been read since.
+    /// Queue of new copies. A copy that is read here moves to `Main` when its frame is freed.
     Small = 0,
-    /// The record was read again while it was a copy.
+    /// Queue of copies that were read again, and of records whose frame was dropped although they
+    /// were read often.
     Main = 1,
 }
 
@@ -63,7 +65,7 @@ const LARGEST_SHARE: usize = 8;
 /// Reads the head of a copy: the record's address, its segment's generation, its size.
 ///
 /// # Safety
-/// `copy` must point to a copy that was written before the caller was led to it.
+/// `copy` must point to a whole copy. The write of the copy must happen before this read.
 unsafe fn read_head(copy: *const u8) -> (RecordId, usize) {
     sync::reads(copy);
     let head = copy.cast::<u64>();
@@ -176,7 +178,8 @@ impl CopyTable {
         self.buckets(hash).into_iter().flat_map(|bucket| &bucket.0)
     }
 
-    /// Adds a slot, replacing the least read one if none is free. Returns true if one was free.
+    /// Adds a slot. If all slots that may lead to this copy are in use, replaces the one with the
+    /// lowest frequency. Returns true if a slot was free.
     fn add(&self, hash: u64, slot: Slot) -> bool {
         let all = || self.candidates(hash);
         let value = |place: &AtomicU64| Slot(place.load(Ordering::Relaxed));
@@ -198,9 +201,10 @@ fn is_crowded(state: &CopyState, table: &CopyTable) -> bool {
 
 #[derive(Debug, Default)]
 struct CopyState {
-    /// Frames from the oldest to the newest, with their filled bytes. Copies go to the last frame.
+    /// The frames of each [`Queue`], the oldest first, each with the number of its filled bytes. A
+    /// new copy goes to the last frame.
     queues: [VecDeque<(u32, usize)>; 2],
-    /// Frame numbers without a frame.
+    /// Numbers below `fresh` that have no frame now.
     free: Vec<u32>,
     /// The lowest frame number that was never used.
     fresh: u32,
@@ -221,18 +225,20 @@ pub struct Copies {
     epochs: Arc<Epochs>,
     /// Null before the first copy.
     table: AtomicPtr<CopyTable>,
-    /// The frames by number; number 0 is never used.
+    /// The frames by number; null if no frame has the number. Number 0 is never used.
     frames: Box<[AtomicPtr<u8>]>,
     frame_size: usize,
     state: Mutex<CopyState>,
-    /// True if a copy was not made because a frame or a larger table is missing.
+    /// True if, since the last call of [`Copies::take_want`], a copy was not made because a frame
+    /// or a larger table is missing.
     wants_frame: AtomicBool,
     /// True once copies have been evicted to make room.
     evicts: AtomicBool,
 }
 
 impl Copies {
-    /// Creates copies that take up to `frames` frames of `frame_size` bytes from `pool`.
+    /// Creates an empty set of copies, which may take up to `frames` frames of `frame_size` bytes
+    /// from `pool`.
     pub(crate) fn new(
         frames: usize,
         frame_size: usize,
@@ -300,8 +306,9 @@ impl Copies {
                 continue;
             }
             let memory = self.memory(slot);
-            // SAFETY: the slot was seen since the last quiescent point, so its frame is not reused
-            // before the next one. The bytes that the slot leads to were written before the slot.
+            // SAFETY: this thread has loaded the slot since its last quiescent point, so the frame
+            // is not reused before the thread's next quiescent point. The bytes that the slot leads
+            // to were written before the slot.
             let (found, _) = unsafe { read_head(memory) };
             if found != id {
                 continue;
@@ -312,7 +319,7 @@ impl Copies {
         None
     }
 
-    /// Returns the copy of a record without a frame, if there is one.
+    /// Returns the copy of a record, or `None` if the record has no copy.
     ///
     /// # Safety
     /// The thread must be awake in the epochs, and may use the result only until its next quiescent
@@ -333,9 +340,10 @@ impl Copies {
         found.map(|(_, place, slot)| slot.count_read(place)).is_some()
     }
 
-    /// Returns true if a record that was read without a frame or a copy should be copied. Until
-    /// copies are evicted to make room, the record must have been read before (`was_read`). From
-    /// then on, it must have been read recently.
+    /// Returns true if a record that was just read from the device should be copied. Before the
+    /// first eviction of copies, every record is copied that had been read at any earlier time
+    /// (`was_read`). After it, a record is copied only if it had been read from the device
+    /// recently.
     ///
     /// # Safety
     /// The thread must be awake in the epochs.
@@ -386,7 +394,7 @@ impl Copies {
         sync::writes(memory);
         sync::writes(memory.wrapping_add(HEAD));
         // SAFETY: from `filled` on, the frame is written only by the holder of `state`, and no slot
-        // leads there; it has room for the head and the record.
+        // leads there. The rest of the frame has room for the head and the record.
         unsafe {
             memory.cast::<u64>().write(address.bits());
             memory.cast::<u64>().add(1).write(size_and_use);
@@ -428,13 +436,14 @@ impl Copies {
         sync::writes(table.cast());
         let old = self.table.swap(table, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: it came out of a box, and no thread uses it once the epoch has passed.
+            // SAFETY: the old table came out of a box, and no thread uses it once this epoch has
+            // passed.
             state.old_tables.push((self.epochs.advance(), unsafe { Box::from_raw(old) }));
         }
     }
 
-    /// Removes the slot that leads to the copy `at`. Returns how often the copy was read, or `None`
-    /// if no slot leads to it.
+    /// Removes the slot that leads to a copy of the record at `address`, at the frame and offset in
+    /// `at`. Returns the slot's frequency, or `None` if no slot leads to that copy.
     fn remove(&self, state: &mut CopyState, address: Address, at: Slot) -> Option<u64> {
         // SAFETY: only the holder of `state` replaces the table.
         let table = unsafe { self.table() }?;
@@ -447,8 +456,8 @@ impl Copies {
         None
     }
 
-    /// Copies a record without a frame into `queue`, unless that would leave writers fewer than
-    /// `spare` frames. If there is a copy already, this call counts as a read of that copy.
+    /// Copies a record into `queue`. Takes a new frame for this only if `spare` frames are then
+    /// left for writers. If the record has a copy already, this call counts as a read of that copy.
     pub fn keep(&self, id: RecordId, record: &Record<'_>, queue: Queue, spare: usize) -> Kept {
         if HEAD + record.size() > self.frame_size / LARGEST_SHARE {
             return Kept::No;
@@ -483,9 +492,11 @@ impl Copies {
         if first { Kept::NeedsFrame } else { Kept::No }
     }
 
-    /// Frees the oldest frame of a queue, for use after the quiescent period. Returns false if the
-    /// queue is empty. Copies that were read move to another frame if `is_wanted` accepts their
-    /// records. `forgotten` is called for the others, except those that no slot leads to any more.
+    /// Frees the oldest frame of a queue. Returns false if the queue is empty. A copy in the frame
+    /// moves to another frame if it was read and `is_wanted` accepts its record. Otherwise it is
+    /// evicted, and this function calls `forgotten` with its record. Copies to which no slot leads
+    /// any more are skipped. The frame can be reused once every thread has passed a quiescent
+    /// point.
     pub fn evict(
         &self,
         queue: Queue,
@@ -570,7 +581,7 @@ impl Drop for Copies {
     fn drop(&mut self) {
         let table = self.table.load(Ordering::Acquire);
         if !table.is_null() {
-            // SAFETY: it came out of a box, and no thread uses it any more.
+            // SAFETY: the table came out of a box, and no thread uses it any more.
             drop(unsafe { Box::from_raw(table) });
         }
     }

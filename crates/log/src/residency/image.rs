@@ -43,7 +43,7 @@ pub(crate) struct Dropped {
 pub struct Loaded {
     /// The segment's bytes.
     pub image: Image,
-    /// True if some bytes were damaged. Fillers replace them; the image of a damaged jumbo is
-    /// empty.
+    /// True if some bytes were damaged. In a normal segment, fillers replace the damaged bytes. The
+    /// image of a damaged jumbo is empty.
     pub damaged: bool,
 }

@@ -1,6 +1,6 @@
-//! Models a reader while memory is freed: a frame that is dropped because its segment is durable,
-//! or a copy that is evicted. The reader must see either the whole record or that the record is not
-//! in memory.
+//! Models a thread that reads a record while another thread frees the record's memory: drops the
+//! frame of a durable segment, or evicts a copy. The reader must see either the whole record or
+//! that the record is not in memory.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p larder-log --release loom`
 
@@ -77,7 +77,8 @@ fn keep(log: &Log, id: RecordId, byte: u8) -> Kept {
 }
 
 /// Drops the segment's frame and, as soon as that is allowed, reuses it for another segment whose
-/// first record has the same offset. A concurrent reader must find its own record or none.
+/// first record has the same offset. A concurrent reader of the old record must find that record or
+/// nothing.
 fn drop_and_read(starts_asleep: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -133,7 +134,7 @@ fn copy_first(log: &Log, id: RecordId) {
 
 /// Evicts a copy and, as soon as that is allowed, puts another record's copy into its frame. With
 /// `is_wanted`, a copy whose read was counted moves to another frame instead. A concurrent reader
-/// must find its own record or none.
+/// of the first record must find that record or nothing.
 fn evict_and_read(is_wanted: bool) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -168,8 +169,8 @@ fn evict_and_read(is_wanted: bool) {
         let copied = unsafe { log.copies().get(other) }.expect("it was just copied");
         assert_eq!(copied.value(), [b'b'; VALUE]);
     });
-    // While a copy moves, no slot leads to it for a moment. A reader then finds none, even if it
-    // finds the copy later.
+    // While a copy moves, no slot leads to it for a moment. A reader that looks for the copy at
+    // that moment does not find it, although it finds the copy later.
     let all = [(false, false), (false, true), (true, false), (true, true)];
     let all =
         all.into_iter().filter(|&(found, kept)| if is_wanted { !found || kept } else { !kept });

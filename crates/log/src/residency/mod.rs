@@ -51,8 +51,9 @@ pub(crate) fn fill_gaps(bytes: &mut [u8], expect: &Expect) {
 }
 
 impl Log {
-    /// Completes a record with its checksum, which depends on its place. Does nothing without a
-    /// store. `value_hash` is [`Store::value_hash`](crate::Store::value_hash) of its value.
+    /// Completes a record with its checksum, which depends on the number and generation of the
+    /// record's segment. Does nothing without a store. `value_hash` is the
+    /// [`Store::value_hash`](crate::Store::value_hash) of the record's value.
     ///
     /// # Safety
     /// `memory` must hold a whole record with this layout, whose place is or will be `address`. No
@@ -85,10 +86,11 @@ impl Log {
         self.segment(address.segment()).closed() > address.offset() as u32
     }
 
-    /// Returns true if the record at `address` may be changed in place. With a store, no commit may
-    /// cover it, and it must not have been written early. Without a store, its segment must still
-    /// be open if items are evicted. So a record that is changed again and again moves to newer
-    /// segments, and is not evicted with an old one.
+    /// Returns true if the record at `address` may be changed in place. `record` must lie in the
+    /// segment's frame. With a store, no closed commit may cover the record, and it must not have
+    /// been written early. Without a store, a record in any segment may be changed, unless the log
+    /// evicts items. Then only records in the open segment may be changed: a record that is changed
+    /// again and again moves to newer segments, so it is not evicted with an old one.
     ///
     /// With a store, the thread must [show](crate::Participant::appending_seen) that it appends.
     /// Then a commit that is closed after this call waits for the thread.
@@ -177,8 +179,8 @@ impl Log {
         lock(&self.dropped).iter().map(frames).sum::<usize>() + self.copies.retired_frames()
     }
 
-    /// Returns the memory of a segment, in frames. `jumbo` is the length of a jumbo's mapping in
-    /// bytes, and 0 for other segments.
+    /// Returns the memory that a segment takes, as a number of frames. `jumbo` is the length of the
+    /// segment's mapping in bytes if it is a jumbo, and 0 otherwise.
     pub(crate) fn frames_of(&self, jumbo: usize) -> usize {
         jumbo.div_ceil(self.segment_size()).max(1)
     }
@@ -216,11 +218,11 @@ impl Log {
         self.budget.release(jumbo as u64);
     }
 
-    /// Reads a sealed segment that has no frame; for a jumbo, everything but the value. Returns
-    /// `None` if the segment has a frame.
+    /// Reads a sealed segment that has no frame. Reads a jumbo without its value. Returns `None` if
+    /// the segment has a frame.
     ///
     /// # Errors
-    /// Those of the device, or an error if the device holds other bytes than the segment's.
+    /// Those of the device, or an error if the bytes on the device are not those of the segment.
     pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Loaded>> {
         let segment = self.segment(number);
         if !segment.frame().is_null() {
@@ -260,8 +262,8 @@ impl Log {
     pub(crate) fn keep_image(&self, image: Image) {
         let mut spare = lock(&self.spare_images);
         if image.0.len() == self.segment_size() && spare.len() < SPARE_IMAGES {
-            // The charge may exceed the budget. Once memory is full there is never room, and
-            // cleaning needs these images most then.
+            // This charge may exceed the budget. When memory is full, the budget never has room for
+            // an image, but cleaning needs the images most at that time.
             self.budget.charge(self.segment_size() as u64);
             spare.push(image);
         }
@@ -299,10 +301,10 @@ impl Log {
         Address::new(number, RECORD_AT)
     }
 
-    /// Reads one record of a normal segment without a frame.
+    /// Reads one record from the device. Its segment must be a normal one.
     ///
     /// # Errors
-    /// Those of the device, or an error if the bytes there are not the record.
+    /// Those of the device, or an error if the bytes at `address` are not an intact record.
     pub fn read_record(&self, address: Address) -> io::Result<ReadBuffer> {
         self.read_records(address, None)
     }
@@ -358,10 +360,11 @@ impl Log {
     }
 
     /// Checks the bytes read from a record's [range](Log::record_range). Returns `None` if they
-    /// begin with the whole record, and otherwise the size to read.
+    /// begin with the whole record. If the record is longer than `bytes`, returns the number of
+    /// bytes that the next read must request.
     ///
     /// # Errors
-    /// The bytes there are not the record.
+    /// `bytes` do not begin with an intact record.
     pub fn check_record(&self, address: Address, bytes: &[u8]) -> io::Result<Option<usize>> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let number = address.segment();

@@ -1,5 +1,5 @@
-//! Lists of the segments that hold dead records without a durable mark, or copied tombstones. Their
-//! rules are in [`reclaim::deaths`](crate::reclaim::deaths).
+//! Two lists of segments: those with dead records that no durable dead map marks, and those with
+//! copied tombstones. [`reclaim::deaths`](crate::reclaim::deaths) has the rules for both lists.
 
 use crate::address::SegmentNumber;
 use crate::sync::Mutex;
@@ -11,12 +11,14 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The value of [`Deaths::closed`] while the segment is not closed.
 pub(crate) const OPEN: u64 = u64::MAX;
 
-/// What a segment knows about its dead records.
+/// What is known about the dead records of one segment.
 #[derive(Debug)]
 pub(crate) struct Deaths {
-    /// The earliest commit in which a record may have died since the last map was begun.
+    /// The earliest commit in which a record may have died since the latest dead map of the segment
+    /// was begun.
     pub(crate) noted: AtomicU64,
-    /// The earliest commit of the deaths that the map being made will mark.
+    /// While a dead map of the segment is being made, the earliest commit of the deaths that this
+    /// map will mark; otherwise `NEVER`.
     pub(crate) mapping: AtomicU64,
     /// The commit by which [`Unmarked`], the list of segments with unmarked deaths, sorts this
     /// segment; `NEVER` if it is not in the list. Changes only together with the list.
@@ -24,8 +26,8 @@ pub(crate) struct Deaths {
     /// Position of the segment in the order of opening since this start; 0 if the segment was
     /// opened before this start.
     pub(crate) opened: AtomicU64,
-    /// Number of segments that had been opened since this start when this segment was closed;
-    /// `OPEN` while it is open.
+    /// How many segments had been opened since this start when the last record was appended to this
+    /// segment and it was closed; `OPEN` while it is open.
     pub(crate) closed: AtomicU64,
 }
 
@@ -42,8 +44,8 @@ impl Default for Deaths {
 }
 
 impl Deaths {
-    /// Returns the earliest commit in which a record died that no durable map marks; `NEVER` if
-    /// none did.
+    /// Returns the commit of the earliest death that the segment's durable dead map does not mark;
+    /// `NEVER` if there is no such death.
     pub(crate) fn earliest(&self) -> u64 {
         self.noted.load(Ordering::Acquire).min(self.mapping.load(Ordering::Acquire))
     }
@@ -110,8 +112,8 @@ impl Holders {
     }
 }
 
-/// Segments whose dead records lie below a fence of `flush_all`, with their generations. The fence
-/// is durable once the first `changes` changes of the superblock are durable.
+/// Segments, with their generations, whose deaths need no dead map once the fence of a `flush_all`
+/// is durable. That is so when the first `changes` changes of the superblock are durable.
 #[derive(Debug, Default)]
 pub(crate) struct Fenced {
     pub(crate) changes: u64,
@@ -122,7 +124,7 @@ pub(crate) struct Fenced {
 #[derive(Debug, Default)]
 pub(crate) struct DeathLists {
     pub(crate) unmarked: Mutex<Unmarked>,
-    /// The segments of `unmarked` whose deaths a fence will make harmless once it is durable.
+    /// The segments of `unmarked` whose dead records all lie below a fence that is not durable yet.
     pub(crate) fenced: Mutex<Fenced>,
     /// Segments that hold copied tombstones.
     pub(crate) holders: Mutex<Holders>,

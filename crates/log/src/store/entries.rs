@@ -1,5 +1,5 @@
-//! Per-segment bookkeeping of the store: segment headers, the places of jumbos, segments that are
-//! not durable, and kept ends.
+//! Per-segment bookkeeping of the store: segment headers, places of jumbos, kept ends, and the
+//! lists of segments that are not durable.
 
 use crate::address::SegmentNumber;
 use crate::append::Stream;
@@ -12,7 +12,7 @@ use crate::sync::lock;
 
 impl Store {
     /// Begins the bookkeeping of a segment's new generation, and writes its header at `at`.
-    /// `jumbo_parts` are the further places of a jumbo.
+    /// `jumbo_parts` are the places of a jumbo after its first; `None` for a normal segment.
     ///
     /// # Safety
     /// The caller must own the header's bytes at `at`.
@@ -24,14 +24,14 @@ impl Store {
         at: *mut u8,
         jumbo_parts: Option<Vec<SegmentNumber>>,
     ) {
-        // The header of a jumbo must name the commit that will cover the jumbo. When a commit is
-        // closed, it takes all jumbos out of `new_jumbos`. So this list stays locked until the
-        // header is written and the jumbo is in the list. Other segments are begun under their
-        // stream's lock, which is held while a commit is closed.
+        // The header of a jumbo must name the commit that will cover the jumbo. A commit covers the
+        // jumbos that are in `new_jumbos` when the commit is closed. So `new_jumbos` stays locked
+        // until the header is written and the jumbo is in the list. A normal segment needs no list:
+        // it is begun under its stream's lock, which is held while a commit is closed.
         let mut new_jumbos = jumbo_parts.is_some().then(|| lock(&self.new_jumbos));
         let entry = self.entry(number);
-        // The cover must be lower than every commit that can be in the segment. So it is the
-        // settled commit, not the open one.
+        // The segment has no dead map yet. So its cover must be lower than every commit in which a
+        // record of the segment can die. The settled commit is lower, the open one is not.
         entry.cover.store(self.commits.settled(), Ordering::Relaxed);
         self.begin_deaths(number);
         entry.end.store(0, Ordering::Relaxed);

@@ -23,7 +23,7 @@ use crate::sync::lock;
 use std::fmt;
 use std::io;
 
-/// The reason why [`Log::grow`] has failed. The log uses the same places as before.
+/// The reason why [`Log::grow`] has failed. After a failure the log uses the same places as before.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
@@ -41,7 +41,7 @@ pub enum GrowError {
     },
     /// The tables of a running store cannot grow that far.
     TooLarge {
-        /// The largest size possible with the present memory, in bytes.
+        /// The largest size possible without a restart and with the present memory limit, in bytes.
         most: u64,
     },
     /// The store is closed.
@@ -74,8 +74,8 @@ impl fmt::Display for GrowError {
 impl std::error::Error for GrowError {}
 
 impl Log {
-    /// Grows the store, all of its devices together, to `bytes` while it is used. Succeeds if the
-    /// store already has that size. Waits for the device.
+    /// Grows the store while it is used. `bytes` is the new total size of its devices. Succeeds if
+    /// the store already has that size. Waits for the device.
     ///
     /// # Errors
     /// See [`GrowError`].
@@ -89,8 +89,8 @@ impl Log {
         let now = store.superblock().geometry;
         let next = self.next_geometry(store, now, bytes)?;
         grow_device(store, bytes, &mut unsure).map_err(GrowError::Device)?;
-        // The server may have stopped while the device was busy. The device then stays larger than
-        // its store.
+        // `close_to_growth` may have been called while the device was growing. In that case the
+        // device stays larger than its store.
         let closed = lock(&store.closed_to_growth);
         if *closed {
             return Err(GrowError::Closed);
@@ -156,9 +156,9 @@ impl Log {
         store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
-        // Each claim leaves some free places to more urgent claims. Their number depends on the
-        // number of all places. So the new places are added to the store and to the free list under
-        // one lock.
+        // Each claim leaves some free places to more urgent claims. How many it leaves depends on
+        // the number of all places. So the new places are added to the store and to the free list
+        // under one lock.
         let mut free = lock(&self.free_places);
         store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
@@ -184,9 +184,9 @@ fn grow_device(store: &Store, bytes: u64, unsure: &mut Option<u64>) -> io::Resul
     grown
 }
 
-/// Sets the device back to the size that it had before a growth that may not be durable. Otherwise
-/// the operating system would still report the larger size, and the next growth would seem to be
-/// done already.
+/// Undoes a growth of the device that may not be durable: sets the device back to its earlier size.
+/// If the device kept the larger size, the operating system would report that size, and the next
+/// growth would seem to be done already.
 fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
     if let Some(size) = *unsure {
         store.device.shrink(size)?;

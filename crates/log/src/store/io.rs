@@ -41,8 +41,8 @@ impl Store {
         Ok(false)
     }
 
-    /// Like [`Store::read`], but block by block: only blocks that cannot be read are zero. Returns
-    /// false if there are such blocks.
+    /// Like [`Store::read`], but sets only those blocks to zero that cannot be read. Returns false
+    /// if there are such blocks.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -75,7 +75,7 @@ impl Store {
         }
     }
 
-    /// Retires a place with an unreadable part. The place is not used again.
+    /// Notes that a part of a place cannot be read. So the place is not used again.
     pub(crate) fn retire(&self, number: SegmentNumber) {
         lock(&self.io.bad).insert(number);
     }
@@ -119,8 +119,8 @@ impl Store {
         synced
     }
 
-    /// Prepares the place of a segment, so that later writes to it are cheap to sync. A failure is
-    /// ignored, because the segment's own writes will report it.
+    /// Prepares the place of a segment, so that later writes to it are cheap to sync: see
+    /// `Device::prepare`. A failure is ignored, because the segment's own writes will report it.
     pub(crate) fn prepare(&self, number: SegmentNumber) {
         let place = self.geometry.segment(number);
         if let Ok(written) = self.device.prepare(place, self.segment_size()) {

@@ -20,15 +20,15 @@ pub enum CommitState {
 /// The marks of a store's commits.
 #[derive(Debug)]
 pub struct CommitMarks {
-    /// The commit that new records belong to. While the previous commit is being closed, new
-    /// records may still belong to the previous one.
+    /// The open commit. New records belong to it. There is one exception: while the commit before
+    /// the open one is being closed, new records may still belong to that earlier commit.
     open: AtomicU64,
-    /// The last commit whose extent is decided and noted in the segments.
+    /// The last closed commit: its extent is fixed and stored in the segments.
     closed: AtomicU64,
     /// The last commit that is durable or has failed.
     settled: AtomicU64,
-    /// The last durable commit. A failed commit that is retried is settled, but its records become
-    /// durable only with a later commit.
+    /// The last durable commit. A failed commit is settled but not durable. If the failed commit is
+    /// retried, a later commit makes its records durable.
     durable: AtomicU64,
     failed: Mutex<FailedCommits>,
     /// The last failed commit; 0 if none has failed.
@@ -64,15 +64,15 @@ impl CommitMarks {
         self.open.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Notes that the extent of the commit is decided and noted in the segments.
+    /// Marks the commit as closed. Its extent must already be stored in the segments.
     pub(crate) fn set_closed(&self, commit: u64) {
         self.closed.store(commit, Ordering::Release);
     }
 
-    /// Returns the open commit. It will cover all records that other threads published before this
-    /// call, and all records that the calling thread reserved while its
-    /// [`Appending`](crate::Appending) lives. While the previous commit is being closed, that
-    /// commit may already cover these records: see [`CommitMarks::of`].
+    /// Returns the open commit. This commit or an earlier one covers every record that another
+    /// thread published before this call. The same holds for every record that the calling thread
+    /// has reserved, as long as the record's [`Appending`](crate::Appending) lives.
+    /// [`CommitMarks::of`] returns the exact commit of a record.
     #[inline]
     pub fn open(&self) -> u64 {
         self.open.load(Ordering::Acquire)
@@ -84,17 +84,16 @@ impl CommitMarks {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// Returns the last durable commit. Everything in it and in all earlier commits is durable,
-    /// unless it was undone.
+    /// Returns the last durable commit. All changes of this commit and of all earlier commits are
+    /// durable, except those that were undone.
     pub fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Returns the commit that makes the record durable that ends at offset `end` of `segment`, or
-    /// `None` if the record is durable already. The result is exact: if this commit fails, the
-    /// record's change fails with it. May be called by the thread that has just reserved the
-    /// record's space, while its [`Appending`](crate::Appending) lives, and by any thread that has
-    /// found the record published.
+    /// Returns the commit that will make a record durable, or `None` if the record is durable
+    /// already. The record ends at offset `end` of `segment`. The result is exact: if this commit
+    /// fails, the record's change fails too. The caller must have found the record published, or
+    /// must have reserved its space and still hold the record's [`Appending`](crate::Appending).
     #[inline]
     pub fn of(&self, segment: &Segment, end: u32) -> Option<u64> {
         let mut turn = 0;
@@ -106,9 +105,10 @@ impl CommitMarks {
             let open = self.open();
             let closing = self.closed.load(Ordering::Acquire) + 1 != open;
             let covered = segment.closed() >= end;
-            // Marks move in the order open, closed, durable, settled. If no commit was settled
-            // meanwhile, covered bytes belong to the commit after the settled one. If no commit was
-            // being closed meanwhile, other bytes belong to the open commit.
+            // A commit moves the marks `open`, `closed`, `durable` and `settled` in this order. A
+            // record that a closed commit covers belongs to commit `settled` + 1, if no commit has
+            // settled since `settled` was read. Any other record belongs to the open commit, if no
+            // commit was being closed during these reads.
             if covered && self.settled() == settled {
                 return Some(settled + 1);
             }
@@ -146,13 +146,13 @@ impl CommitMarks {
         self.settled.store(commit, Ordering::Release);
     }
 
-    /// Returns the undo count. It is incremented when an undo of un-durable changes begins and when
-    /// it ends, so it is odd during an undo.
+    /// Returns the undo count. The count is incremented when an undo of changes that are not
+    /// durable begins, and again when it ends. So it is odd during an undo.
     pub fn undo_count(&self) -> u64 {
         self.undo_count.load(Ordering::Acquire)
     }
 
-    /// Announces that un-durable changes are about to be undone.
+    /// Announces that changes that are not durable are about to be undone.
     /// [`Log::fail_commits`](crate::Log::fail_commits) ends the undo.
     pub fn begin_undo(&self) {
         self.undo_count.fetch_add(1, Ordering::AcqRel);

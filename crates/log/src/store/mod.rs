@@ -33,12 +33,12 @@ use larder_disk::Device;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Number of versions of one stripe that a lease covers. It is large enough that no stripe uses it
-/// up between two commits. A crash wastes the rest of a lease. With this size, all versions last
-/// for half a year even with a crash every second.
+/// Number of versions of one stripe that a lease covers. It is large enough that no stripe uses up
+/// its lease between two commits. A crash wastes the rest of a lease. With this size, a stripe does
+/// not run out of 48-bit versions for half a year, even with a crash every second.
 pub const SEQ_LEASE: u64 = 1 << 24;
-/// The smallest number of versions that must be left when a store is opened. These last half a year
-/// with a million versions of one key a second.
+/// The smallest number of unused versions with which a store can be opened. This many versions last
+/// for half a year if one key gets a million versions per second.
 pub const SEQ_LIFE: u64 = 1 << 44;
 
 /// Returns the seq limit of a lease that begins behind `seq`.
@@ -59,13 +59,16 @@ pub struct Store {
     /// Offset at which the lower device's part begins, if there is one.
     lower_from: Option<u64>,
     pub(crate) changing: Mutex<Changing>,
-    /// Held while the superblock is written, and taken before `changing`.
+    /// Locked while the superblock is written. A thread that locks both this and `changing` locks
+    /// this first.
     writing_superblock: Mutex<()>,
-    /// Held while the store grows. After a growth that failed and may not be durable, contains the
-    /// device's size before it. The next growth first sets the device back to that size.
+    /// Locked while the store grows. The value is `None`, except after a growth that failed and
+    /// could not be undone. After such a growth it is the device's earlier size, and the next
+    /// growth first sets the device back to that size.
     pub(crate) growing: Mutex<Option<u64>>,
-    /// True if the store was closed to growth. Held while new places are published, and never while
-    /// the device allocates space.
+    /// True if the store was closed to growth. A growth locks this while it publishes new places.
+    /// It does not lock this while the device allocates space, so closing the store to growth never
+    /// waits for the device to grow.
     pub(crate) closed_to_growth: Mutex<bool>,
     pub(crate) identity: Identity,
     pub(crate) entries: GrowingTable<SegmentEntry>,
@@ -75,10 +78,10 @@ pub struct Store {
     unsynced: [Mutex<Vec<SegmentNumber>>; 2],
     /// Complete jumbos that no commit covers yet.
     pub(crate) new_jumbos: Mutex<Vec<SegmentNumber>>,
-    /// The further places of each jumbo.
+    /// The places of each jumbo after its first.
     parts: Mutex<HashMap<SegmentNumber, Vec<SegmentNumber>>>,
     kept_ends: KeptEnds,
-    /// The durable end of each stream after the last commit: segment and offset.
+    /// The segment and offset up to which the last durable commit made each stream durable.
     pub(crate) durable_ends: Mutex<[DurableEnd; STREAMS]>,
     pub(crate) deaths: DeathLists,
     /// The number of bytes that each new segment of a stream leaves free for its summary.
@@ -86,7 +89,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Creates the store on `device`, as the superblock describes it.
+    /// Opens the store on `device`, as the superblock describes it. Neither reads nor writes the
+    /// device.
     pub fn new(device: Arc<dyn Device>, superblock: Superblock) -> Self {
         let geometry = superblock.geometry;
         let count = geometry.segment_count() as usize;

@@ -35,8 +35,8 @@ impl Tier {
 #[derive(Clone, Copy, Debug)]
 struct Free {
     number: SegmentNumber,
-    /// True if the place was free when the log was opened and has not been used since. It may never
-    /// have been written.
+    /// True if the place was free when the log was opened and has not been used since. Such a place
+    /// may never have been written.
     blank: bool,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Creates a list without free places. The first `fast` numbers lie on the fast device; with 0,
-    /// all do.
+    /// Creates a list without free places. The first `fast` numbers lie on the fast device. If
+    /// `fast` is 0, all numbers lie on it.
     pub(crate) fn new(fast: u32) -> Self {
         let last_fast = if fast == 0 { SegmentNumber::MAX } else { fast };
         Places { free: Default::default(), last_fast }
@@ -92,7 +92,7 @@ impl Places {
         }
     }
 
-    /// Returns all free places, in the reverse of the order in which new writes take them.
+    /// Returns all free places. The stream `Hot` takes them in the reverse of this order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = SegmentNumber> {
         self.free.iter().rev().flatten().map(|free| free.number)
     }

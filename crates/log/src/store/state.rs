@@ -30,11 +30,13 @@ pub(crate) struct SegmentEntry {
     pub(crate) assumed_dead: AtomicU32,
     /// Version of the segment's meta on the device.
     pub(crate) meta_version: AtomicU64,
-    /// Offset at which the segment was cut; 0 if it ends at its sealed trailer or is open.
+    /// Offset at which the segment was cut; 0 if the segment is open or ends at the trailer that
+    /// sealed it.
     pub(crate) end: AtomicU32,
     /// Bytes from the segment's start that were written early, or are about to be; 0 if none.
     pub(crate) early: AtomicU32,
-    /// True if the segment was cut and the cut is not durable yet. Until then its frame is needed.
+    /// True if the segment was cut and the cut is not durable yet. The segment's frame must stay
+    /// until the cut is durable, because the committer writes the cut from the frame.
     pub(crate) cutting: AtomicBool,
     /// True once the segment's last trailer is reserved or the segment is cut. No commit appends
     /// anything after that.
@@ -55,14 +57,14 @@ pub(crate) struct BackgroundWork {
 /// The superblock, and how many of its changes are durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Changing {
-    /// The superblock with all changes, durable or not. Its `counter` is that of the last durable
-    /// write; the next write uses the next number.
+    /// The superblock with all changes, durable or not. Only its field `counter` is that of the
+    /// last durable write. The next write of the superblock uses the next number.
     pub(crate) superblock: Superblock,
     /// Counts changes of the superblock.
     pub(super) changes: u64,
     pub(super) durable: u64,
-    /// True if both copies on the device have the durable contents. Two are needed because one may
-    /// become unreadable.
+    /// True if both copies on the device have the durable contents. Two copies are needed because
+    /// one may become unreadable.
     pub(super) mirrored: bool,
 }
 
@@ -103,8 +105,8 @@ pub(super) struct IoState {
     pub(super) bad: Mutex<BTreeSet<SegmentNumber>>,
 }
 
-/// The kept ends: records that were removed from the index without a newer version, in segments
-/// that are not freed yet. Contains their offsets.
+/// The offsets of the kept ends of each segment. A kept end is a record that was removed from the
+/// index without a newer version, in a segment that is not freed yet.
 #[derive(Debug, Default)]
 pub(super) struct KeptEnds {
     pub(super) by_segment: Mutex<BTreeMap<SegmentNumber, Vec<u32>>>,

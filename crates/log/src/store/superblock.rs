@@ -26,9 +26,9 @@ impl Store {
     /// [`Store::change_superblock`] instead.
     ///
     /// # Errors
-    /// Those of the device. The superblock in memory is then unchanged, and the next commit writes
-    /// it. After a crash before that commit, a start may find either version, as after any failed
-    /// write.
+    /// Those of the device. After an error the superblock in memory is without the change, and the
+    /// next commit writes this state to the device. If a crash comes before that commit, the next
+    /// start may find the superblock with or without the change, as after any failed write.
     pub fn change_superblock_now(&self, change: impl Fn(&mut Superblock)) -> io::Result<()> {
         // Keeps the committer from writing the superblock meanwhile, because both writes would go
         // to the same copy.
@@ -41,9 +41,9 @@ impl Store {
         match written {
             Ok(()) => {
                 change(&mut changing.superblock);
-                // Sets the counter instead of incrementing it. A commit may have written the same
-                // copy before this call, and have settled during the call. That commit has already
-                // set the counter to this value.
+                // Sets the counter instead of incrementing it. If a commit wrote the same copy just
+                // before this call and settled during the call, it has already set the counter to
+                // this value.
                 changing.superblock.counter = next.superblock.counter + 1;
                 changing.durable = changing.durable.max(next.changes);
                 changing.mirrored = false;
@@ -62,13 +62,14 @@ impl Store {
         self.write(SUPERBLOCKS[superblock.copy()], &block)
     }
 
-    /// Writes the superblock to the older of its two copies, unless both copies are up to date. So
-    /// after a change, one commit writes one copy, and the next commit writes the other. Both
-    /// copies then hold the same state, in case one becomes unreadable. The result must be passed
-    /// to [`Store::settle_superblock`] after the sync.
+    /// Writes the superblock to the older of its two copies. Does nothing if both copies are up to
+    /// date. After a change, one commit writes one copy, and the next commit writes the other. Both
+    /// copies then hold the same state, in case one becomes unreadable. The caller must pass the
+    /// result to [`Store::settle_superblock`] after the sync.
     pub(crate) fn write_changed_superblock(&self) -> io::Result<Option<SuperblockWrite>> {
         let _writing = lock(&self.writing_superblock);
-        // Works on a copy of the superblock, so that its readers do not wait for the device.
+        // Copies the superblock and unlocks it before the write, so that threads that read it do
+        // not wait for the device.
         let changing = *lock(&self.changing);
         if !changing.wants_write() {
             return Ok(None);
@@ -82,7 +83,7 @@ impl Store {
     pub(crate) fn settle_superblock(&self, written: SuperblockWrite) {
         let mut changing = lock(&self.changing);
         // If the counter has already reached the number of this write, `change_superblock_now` has
-        // overwritten the same copy since.
+        // since overwritten the same copy with a newer state, and noted that.
         if changing.superblock.counter < written.counter {
             changing.superblock.counter = written.counter;
             changing.mirrored = written.changes == changing.durable;

@@ -6,7 +6,8 @@ use crate::log::Log;
 use crate::store::{Store, Tier};
 use crate::sync::lock;
 
-/// The smallest number of free places that must be left for writers while one place is prepared.
+/// The smallest number of free, unreserved places that must be left for writers while
+/// [`Log::prepare_place`] prepares one place.
 const READY_PLACES: usize = 8;
 
 impl Log {

@@ -9,9 +9,9 @@ const STACK: usize = 1 << 20;
 /// The largest number of operations of all threads in one run of a model.
 const OPERATIONS: usize = 50_000;
 
-/// Runs `model` with every interleaving that preempts threads at most `switches` times, and with
-/// every value that the memory orderings allow. The part of `model` before its call of
-/// [`loom::explore`] runs in program order only.
+/// Runs `model` many times: with every interleaving that preempts threads at most `switches` times,
+/// and in each with every value that the memory orderings allow a load to return. The part of
+/// `model` before its call of [`loom::explore`] always runs in program order.
 pub fn check(switches: usize, model: impl Fn() + Clone + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(switches);
@@ -25,8 +25,8 @@ pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Joi
     thread::Builder::new().stack_size(STACK).spawn(run).expect("a thread")
 }
 
-/// The outcomes of a model's runs. Checking them reveals a model that never reaches the critical
-/// interleavings.
+/// The outcomes of a model's runs. A test that expects all of them fails if its model never reaches
+/// the critical interleavings.
 #[derive(Debug)]
 pub struct Outcomes<T>(Mutex<BTreeSet<T>>);
 

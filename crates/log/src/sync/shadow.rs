@@ -4,7 +4,7 @@
 //! early, although loom never runs two threads in parallel.
 //!
 //! An address stands for the whole record (or table) that begins there. Other memory, such as a
-//! buffer that a record was read into, is never written through here and passes every check.
+//! buffer that a record was read into, is never passed to [`writes`], so it passes every check.
 
 use loom::cell::UnsafeCell;
 use std::collections::BTreeMap;

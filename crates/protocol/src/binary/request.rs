@@ -1,14 +1,16 @@
-//! The requests of the binary protocol. The key of a request that has one goes to the
-//! [`KeySink`](crate::KeySink).
+//! The requests of the binary protocol. They do not contain their keys: the parser passes each key
+//! to the [`KeySink`](crate::KeySink).
 
 use crate::StoreMode;
 
 /// The fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The opcode as it was sent, quiet or loud.
+    /// The opcode that the client sent. The quiet form of a command, such as getq, has another
+    /// opcode than the form that always gets a reply.
     pub opcode: u8,
-    /// The client's own number, in the byte order in which it arrived.
+    /// Four bytes that the client chose to match the reply to the request. The server does not
+    /// interpret them.
     pub opaque: [u8; 4],
 }
 
@@ -49,7 +51,8 @@ pub enum Command<'a> {
     Noop,
     /// version.
     Version,
-    /// stat, with its group and arguments.
+    /// stat. The bytes are the key of the packet: the name of a group of statistics, with its
+    /// arguments, or empty.
     Stat(&'a [u8]),
     /// quit.
     Quit {
@@ -61,7 +64,8 @@ pub enum Command<'a> {
 /// A retrieval of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get {
-    /// The new expiry time of the item, as the client wrote it.
+    /// The new expiry time of the item, as the client wrote it. `None` for get and getk, which do
+    /// not change it.
     pub exptime: Option<u32>,
     /// True if the reply repeats the key, also on a miss.
     pub with_key: bool,
@@ -74,8 +78,8 @@ pub struct Get {
 pub struct Store<'a> {
     /// Which items the command may replace or change.
     pub mode: StoreMode,
-    /// Write only if the item has this cas id. With a cas id, memcached treats set, add and replace
-    /// alike.
+    /// Write only if the item has this cas id. As in memcached, set, add and replace with a cas id
+    /// all do the same: they replace the item with this cas id.
     pub compare: Option<u64>,
     /// The client's flags; 0 for append and prepend, which keep the item's flags.
     pub flags: u32,

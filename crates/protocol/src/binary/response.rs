@@ -1,5 +1,5 @@
-//! The replies of the binary protocol: a header, followed by extras, key and value. An error reply
-//! has a text instead.
+//! The replies of the binary protocol: a header, followed by extras, key and value. In an error
+//! reply, a text that describes the error follows the header.
 
 use super::{HEADER_LEN, Head};
 
@@ -14,11 +14,11 @@ pub enum Status {
     Ok = 0x00,
     /// There is no such item.
     NotFound = 0x01,
-    /// The item exists, or has another cas id.
+    /// The command is add, and the item exists; or the request has a cas id that is not the item's.
     Exists = 0x02,
     /// The item is larger than the largest item size.
     TooLarge = 0x03,
-    /// The lengths do not fit the opcode.
+    /// The lengths in the request's header do not fit its opcode or exceed a limit.
     InvalidArguments = 0x04,
     /// The mode of a storage command does not allow the write.
     NotStored = 0x05,
@@ -28,9 +28,9 @@ pub enum Status {
     AuthError = 0x20,
     /// The opcode is not supported.
     UnknownCommand = 0x81,
-    /// There is not enough memory.
+    /// There is not enough memory, or the store is full.
     OutOfMemory = 0x82,
-    /// The server cannot store the item.
+    /// The store failed: it cannot write or read what the request needs.
     InternalError = 0x84,
 }
 
@@ -64,7 +64,7 @@ pub struct Response {
     pub extras_len: u8,
     /// Length of the key, in bytes.
     pub key_len: u8,
-    /// Length of the value or of the text, in bytes.
+    /// Length of the value, or of the text of an error, in bytes.
     pub value_len: u32,
     /// The item's cas id, or 0.
     pub cas: u64,

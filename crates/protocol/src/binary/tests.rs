@@ -15,7 +15,7 @@ fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Builds only a header. It sets the reserved bytes, which have no meaning.
+/// Builds only a header. Its data type and vbucket, which the parser must ignore, are not 0.
 fn announced(opcode: u8, extras_len: u8, key_len: u16, body_len: u32) -> Vec<u8> {
     let mut header = vec![0x80, opcode];
     header.extend_from_slice(&key_len.to_be_bytes());

@@ -4,7 +4,8 @@ use super::{LimitFlags, Meta, Verb};
 use crate::scan::{parse_i32, parse_u32, parse_u64};
 use crate::{KEY_LEN_MAX, StoreMode, base64, reply};
 
-/// The largest number of tokens of a command line: verb, key, the length of `ms`, and flags.
+/// The largest number of tokens of a command line: verb, key, flags and, in `ms`, the length of the
+/// value.
 const TOKENS_MAX: usize = 20;
 /// The longest opaque token, in bytes, including its letter.
 const OPAQUE_LEN_MAX: usize = 32;
@@ -19,7 +20,8 @@ pub struct Flags {
     pub ttl: Option<i32>,
     /// N: create a missing item with this expiry time.
     pub vivify: Option<i32>,
-    /// R: recache an item with less time to live than this.
+    /// R: if the item's remaining time to live is shorter than this, one client gets the right to
+    /// recompute the item.
     pub recache: Option<i32>,
     /// C: the cas id to compare with.
     pub compare: Option<u64>,
@@ -83,8 +85,9 @@ impl Flags {
         self.seen & (1 << b'B' | 1 << b'Q') != 0
     }
 
-    /// Reads all flags. An error in a token does not stop the loop. An unknown or repeated flag
-    /// after the token takes precedence over that error.
+    /// Reads all flags. Returns at once for an unknown or repeated flag. After a flag with a wrong
+    /// argument, it reads the rest: if an unknown or repeated flag follows, it returns the error of
+    /// that flag instead.
     fn read(&mut self, command: &Meta<'_>) -> Result<Tail, &'static str> {
         if command.key.len() > KEY_LEN_MAX {
             return Err(reply::BAD_FORMAT);
@@ -122,8 +125,8 @@ impl Flags {
                         self.client_flags = client_flags;
                         Ok(())
                     }
-                    // As in memcached, an F error ends the loop and does not replace an earlier
-                    // error.
+                    // As in memcached, a wrong F does not replace the error of an earlier flag.
+                    // Other wrong arguments do.
                     None => Err(wrong.unwrap_or(reply::BAD_FORMAT)),
                 },
                 b'N' => store(parse_i32(argument), &mut self.vivify),

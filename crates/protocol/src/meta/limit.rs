@@ -1,14 +1,15 @@
-//! The flags of an `ma` that takes units of a rate limit. The flag `B` (a budget) or `Q` (a policy)
-//! makes an `ma` such a command.
+//! The flags of an `ma` that takes units of a rate limit: an `ma` with the flag `B` (a budget) or
+//! `Q` (a policy).
 
 use super::Meta;
 use crate::reply;
 use crate::scan::{parse_i32, parse_u64};
 
-/// The longest window, in milliseconds: the largest number of seconds in a signed 32-bit number.
+/// The longest window, in milliseconds. It is 2^31 - 1 seconds, because clients may write the
+/// window in seconds, as a signed 32-bit number.
 const WINDOW_MAX: u64 = i32::MAX as u64 * 1000;
 
-/// The limit that a command names.
+/// The rate limit of a command: a policy that it names, or a limit that its own flags describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitFlags<'a> {
     /// Q: the name of a policy.
@@ -21,7 +22,8 @@ pub enum LimitFlags<'a> {
         budget: u64,
         /// N: the length of the window in milliseconds; 0 is a window that never ends.
         window_ms: u64,
-        /// G: the burst of [`LimitMode::Gcra`], in units.
+        /// G: the burst of [`LimitMode::Gcra`], in units. `None` means that the burst is the
+        /// budget.
         burst: Option<u64>,
     },
 }
@@ -38,7 +40,7 @@ pub enum LimitMode {
 }
 
 impl<'a> LimitFlags<'a> {
-    /// Returns true if a flag makes an `ma` take units of a limit.
+    /// Returns true if `token` is a flag that makes an `ma` take units of a rate limit.
     pub(super) fn is_named_by(token: &[u8]) -> bool {
         matches!(token[0], b'B' | b'Q')
     }

@@ -1,6 +1,6 @@
 //! Admin commands. They are rare, so this code is written for clarity, not for speed. Commands that
-//! tune memcached's slabs, queues and crawlers are checked as memcached does and then
-//! [accepted](Admin::Accepted) without effect. Larder has nothing that they could tune, but
+//! tune memcached's slabs, queues and crawlers have no effect, because Larder has nothing that they
+//! could tune. The parser checks them as memcached does, then [accepts](Admin::Accepted) them. So
 //! existing scripts keep working.
 
 use super::{Frame, Parsed, Request, last_token, refuse, refuse_unless, request};
@@ -53,16 +53,16 @@ pub enum Shutdown {
     Now,
     /// Stop after running requests have ended.
     Graceful,
-    /// An unknown mode.
+    /// The request names no known mode. The server stays up and replies with an error.
     Unknown,
 }
 
-/// A request to drain a device of the store, or to keep it.
+/// A request to drain a device of the store, or to cancel its drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device<'a> {
     /// The name of the device: the rest of the line.
     pub name: &'a [u8],
-    /// True to drain the device, false to keep it.
+    /// True for `store drain`, false for `store keep`, which cancels a drain.
     pub drain: bool,
 }
 
@@ -71,7 +71,8 @@ pub struct Device<'a> {
 pub struct Grow<'a> {
     /// The new size of the device, in bytes.
     pub bytes: u64,
-    /// The name of the device, the rest of the line; empty if omitted.
+    /// The name of the device or the number of its lane: the rest of the line. It may be empty if
+    /// the store has a single device.
     pub name: &'a [u8],
 }
 
@@ -80,7 +81,8 @@ pub struct Grow<'a> {
 pub struct Dump<'a> {
     /// The format of each line.
     pub format: DumpFormat,
-    /// `all`, `hash`, or slab classes separated by commas.
+    /// Selects the items to list, by slab class: numbers of classes separated by commas, or `all`
+    /// or `hash` for all items. To these commands, all items of Larder are in one class.
     pub classes: &'a [u8],
 }
 
@@ -245,7 +247,8 @@ fn slabs(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// Checks slabs reassign. There are no slab pages, so valid classes never have one to spare.
+/// Checks `slabs reassign`, and returns an error reply in every case. Larder has no slab pages, so
+/// a correct request gets the reply that the class has no page to spare.
 fn reassign(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     let (Some(from), Some(to)) = (parse_i32(arguments.get(1)), parse_i32(arguments.get(2))) else {
         return Err(reply::BAD_FORMAT);
@@ -308,8 +311,8 @@ fn lru_crawler(arguments: &Arguments<'_>) -> Result<(), &'static str> {
     }
 }
 
-/// Returns true if memcached's crawler accepts these slab classes: `all`, `hash`, or numbers from 1
-/// to 62 separated by commas.
+/// Returns true if `classes` is an argument that memcached's crawler accepts: `all`, `hash`, or
+/// numbers of slab classes, from 1 to 62, separated by commas.
 pub(super) fn are_classes(classes: &[u8]) -> bool {
     classes == b"all"
         || classes == b"hash"
@@ -319,12 +322,12 @@ pub(super) fn are_classes(classes: &[u8]) -> bool {
 }
 
 impl Dump<'_> {
-    /// Returns true if memcached would accept the classes.
+    /// Returns true if memcached would accept the argument `classes`.
     pub fn has_valid_classes(&self) -> bool {
         are_classes(self.classes)
     }
 
-    /// Returns true if `class` is one of the classes.
+    /// Returns true if the dump lists the items of `class`.
     pub fn includes(&self, class: u32) -> bool {
         matches!(self.classes, b"all" | b"hash")
             || self.classes.split(|&byte| byte == b',').any(|one| parse_u32(one) == Some(class))
@@ -344,7 +347,7 @@ const EXTSTORE: [&[u8]; 9] = [
     MAX_FRAG,
     b"drop_unread",
 ];
-/// The only setting that is not an integer.
+/// The only setting of extstore whose value need not be an integer.
 const MAX_FRAG: &[u8] = b"max_frag";
 
 fn extstore(arguments: &Arguments<'_>) -> Result<(), &'static str> {

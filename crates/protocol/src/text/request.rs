@@ -1,5 +1,6 @@
-//! The requests of the text protocol. Their keys go to the [`KeySink`](crate::KeySink). A [`Get`]
-//! has any number of keys. The comments of the other requests say which of them have one.
+//! The requests of the text protocol. They do not contain their keys: the parser passes each key to
+//! the [`KeySink`](crate::KeySink). A [`Get`] has any number of keys. Other requests have one key
+//! if their comment says so, and otherwise none.
 
 use super::admin::Admin;
 use crate::StoreMode;
@@ -39,8 +40,8 @@ pub struct Get {
     pub cas: bool,
     /// The new expiry time of the items, as the client wrote it (gat, gats).
     pub exptime: Option<i32>,
-    /// True if no key has been parsed yet. The keys follow in the input; see
-    /// [`parse_keys`](super::parse_keys).
+    /// True if the line is so long that the parser has not read its keys yet. They follow in the
+    /// input, and the caller reads them with [`parse_keys`](super::parse_keys).
     pub keys_follow: bool,
 }
 

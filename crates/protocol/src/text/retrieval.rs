@@ -1,8 +1,8 @@
 //! get, gets, gat and gats. A line of up to [`LINE_LEN_MAX`] bytes is parsed as a whole, so one
 //! illegal key refuses all of it. Longer lines are allowed, because some clients ask for 18,000
 //! keys at once. Their keys are parsed and answered as they arrive, before the line ends, so a
-//! connection never buffers more than one key. Only the length of a line decides how it is parsed,
-//! never how it was split into packets.
+//! connection never buffers more than one key. How a line is parsed depends only on its length,
+//! never on how it was split into packets.
 
 use super::{Frame, Get, Parsed, Request, refuse, request};
 use crate::scan::{find, find_separator, parse_i32};
@@ -13,25 +13,26 @@ use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, reply};
 pub struct Keys {
     /// The number of input bytes that were used.
     pub consumed: usize,
-    /// What comes next.
+    /// Why the parser stopped.
     pub end: KeysEnd,
 }
 
 /// Why [`parse_keys`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysEnd {
-    /// The limit was reached; the input holds more keys of the line.
+    /// `limit` keys have been parsed, and the input holds more keys of the line.
     More,
     /// The input ended before the line did.
     NeedMore,
     /// The line, and with it the request, has ended.
     Line,
-    /// A key is too long. The caller must discard the rest of the line.
+    /// A key is too long; the value is the error reply. The caller must discard the rest of the
+    /// line.
     Refused(&'static str),
 }
 
-/// Parses the most common request, a `get` of one key without anything unusual, in one pass.
-/// Returns the length of the request, or `None` if [`get`] must handle the input.
+/// Parses the most common request in one pass: a `get` of one key, without surplus spaces. Returns
+/// the length of the request, or `None` if [`get`] must handle the input.
 #[inline]
 pub(super) fn get_one<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Option<usize> {
     let rest = input.strip_prefix(b"get ")?;
@@ -107,9 +108,9 @@ fn all_keys<'a>(
     request(frame, Request::Get(get))
 }
 
-/// Parses a retrieval whose line is longer than [`LINE_LEN_MAX`]; `None` for other commands.
-/// `input` has at least that many bytes. This function never looks at the line end, so its result
-/// does not depend on whether the line end has arrived.
+/// Parses the beginning of a retrieval whose line is longer than [`LINE_LEN_MAX`]. `input` has more
+/// bytes than this limit. Returns `None` for other commands. The result does not depend on whether
+/// the line end has arrived, because this function never reads so far.
 pub(super) fn long_line<'a>(input: &[u8]) -> Option<Parsed<'a>> {
     let (prefix, cas, touch) = match input {
         [b'g', b'e', b't', b' ', ..] => (3, false, false),
@@ -156,8 +157,8 @@ pub fn parse_keys<'a>(input: &'a [u8], limit: usize, keys: &mut impl KeySink<'a>
             (Some(b'\n'), [key @ .., b'\r'] | key) => (Some(at + len + 1), key),
             (_, key) => (None, key),
         };
-        // A key of one byte too many is not refused at the end of the input: its last byte may be
-        // the carriage return of a line end whose line feed has not arrived.
+        // If `key` reaches the end of the input and has `KEY_LEN_MAX` + 1 bytes, it is not refused
+        // yet: its last byte may be a carriage return whose line feed has not arrived.
         if key.len() > KEY_LEN_MAX + 1 || key.len() > KEY_LEN_MAX && rest.len() > len {
             return Keys { consumed: at, end: KeysEnd::Refused(reply::BAD_FORMAT) };
         }

@@ -1,6 +1,7 @@
-//! Commands whose value follows their line. Once the length of the value is known, any other error
-//! in the line discards the value too, so that a value is never parsed as commands. Only an
-//! unreadable length leaves the value in the stream.
+//! Commands whose value follows their line. If a line has a valid length but another error, the
+//! value is discarded too, so that it is not parsed as commands. If the length is missing or wrong,
+//! nobody knows where the value ends, and the input after the line is parsed as commands. The same
+//! happens to an `ms` with a flag that does not begin with a letter or a digit.
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
 use crate::meta::{Flags, Meta, Verb as MetaVerb};
@@ -18,8 +19,8 @@ pub(super) enum Verb {
     Cas,
 }
 
-/// Parses the most common write, a `set` without anything unusual whose value has arrived, in one
-/// pass. `None` if [`parse`] must handle the input.
+/// Parses the most common write in one pass: a `set` without `noreply`, surplus spaces or long
+/// numbers, whose value has arrived. Returns `None` if [`parse`] must handle the input.
 #[inline(always)]
 pub(super) fn set_one<'a>(
     input: &'a [u8],
@@ -98,17 +99,17 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
     })
 }
 
-/// Parses `ms key length flags`. Errors in the flags are found only later, when the flags are read.
-/// By then the length of the value is known.
+/// Parses `ms key length flags`. Does not check the flags. The caller reads them later, and can
+/// then discard the value if a flag is wrong, because it has the value's length from this function.
 pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
     let (Some(length), Some(command)) = (length, Meta::parse(MetaVerb::Set, frame.line, 3)) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
     let key = command.plain_key().unwrap_or(&[]);
-    // Flag errors take precedence over a wrong line end. A caller that parses the line before the
-    // value arrives reports flag errors first, and the reply must not depend on how the input is
-    // split.
+    // If a flag is wrong and also the line end after the value, the reply names the flag. If the
+    // value has not arrived with the line, the caller checks the flags first, and the reply must
+    // not depend on how the input is split.
     let bad_chunk = || Flags::parse(&command).err().unwrap_or(reply::BAD_CHUNK);
     with_value(frame, length, key, keys, bad_chunk, |value| {
         Request::Meta(Meta { value, ..command })

@@ -1,4 +1,4 @@
-//! Tests of the parser alone. The server's tests compare its replies with memcached's.
+//! Tests of the parser alone. The server's tests compare whole replies with those of memcached.
 
 use super::*;
 use crate::StoreMode;
@@ -219,8 +219,9 @@ fn parse_keys_refuses_keys_that_are_too_long() {
     assert_eq!(parse_keys(&endless, 9, &mut Vec::new()), refused);
 }
 
-/// Returns the requests of a stream with their keys, as text; the number of bytes parsed; and
-/// whether parsing could continue with more input.
+/// Parses `stream` to its end, or until a refusal ends the parsing. Returns three values: the
+/// requests with their keys and the refusals, as text; the number of bytes parsed; and false if a
+/// refusal ended the parsing.
 fn parse_all(stream: &[u8]) -> (Vec<String>, usize, bool) {
     let (mut all, mut at) = (Vec::new(), 0);
     while at < stream.len() {

@@ -1,16 +1,16 @@
 //! The engine session of the admin port. The session executes commands and look-ups of operators,
 //! one at a time, as a worker does for its clients. It has its own thread, so that commands do not
-//! delay health checks. The thread begins with the first command or look-up. So a server without
-//! such requests does not have the thread.
+//! delay health checks. The first command or look-up starts the thread, so a server whose operators
+//! send none does not have the thread.
 //!
 //! The same [`Service`] as in the workers executes a command, with memory in place of a socket. So
 //! the command has the same effect as the command of a client, and its reply waits for the same
 //! commit.
 //!
-//! Invariants: the session is asleep whenever the thread waits. No task begins after
-//! [`ActionSession::close`], and none is executed after [`ActionSession::stop`], so the store can
-//! be closed. Every request ends within [`PATIENCE`] of its arrival. If a task has no result, the
-//! reply says how much of the task was executed, see [`TaskError`].
+//! Invariants: the session is asleep whenever the thread waits. [`ActionSession::close`] lets no
+//! further task begin, and [`ActionSession::stop`] also waits for the task that is being executed.
+//! So the store can be closed after `stop`. Every request ends within [`PATIENCE`] of its arrival.
+//! If a task has no result, the reply says how much of the task was executed, see [`TaskError`].
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,9 +35,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest number of requests that wait for the session. More are refused as
 /// [`TaskError::Busy`].
 const WAITING: usize = 4;
-/// The largest part of a reply to a command that is kept, in bytes.
+/// The largest number of bytes of a command's reply that are returned. The rest is cut off.
 pub(super) const REPLY_MAX: usize = 1 << 20;
-/// The soft limit of the output of one call of the service, in bytes.
+/// The limit of the output of one call of the service, in bytes. The limit is soft: see
+/// [`OutputBuffer`](crate::net::OutputBuffer).
 const OUTPUT: usize = 64 << 10;
 /// The longest time that a stop waits until all requests are answered.
 const REPLY_GRACE: Duration = Duration::from_secs(1);
@@ -103,17 +104,18 @@ pub(super) enum TaskError {
     /// The deadline passed before the task was executed completely. A part of the task may have
     /// been executed.
     Late,
-    /// The task was executed, at least in part, but the deadline passed before its commit had
-    /// ended.
+    /// The task was executed, at least in part, but the deadline passed before the commit that its
+    /// reply depends on had ended.
     Unconfirmed,
     /// The task requested a change, but the devices did not record the change before the deadline.
-    /// They will record it later, unless the server stops before.
+    /// They will record it later, unless the server stops before that.
     Asked,
-    /// The connection closed, or the thread panicked, before the reply was complete.
+    /// The service closed the connection on which the command was executed, or the thread panicked,
+    /// before the reply was complete.
     Broken,
-    /// The command needs more input than the request has.
+    /// The operator's input ends before the command does, for example in the middle of a value.
     Incomplete,
-    /// The engine refused the task, for this reason.
+    /// The engine refused the task or the kernel gave no thread for it, for this reason.
     Refused(String),
 }
 
@@ -138,7 +140,8 @@ enum ActionSessionState {
     #[default]
     NotBegun,
     Runs(ActionThread),
-    /// No further task begins. The thread exists until [`ActionSession::stop`] joins it.
+    /// No further task begins. The value is the thread until [`ActionSession::stop`] joins it;
+    /// `None` afterwards, or if no thread had begun.
     Closed(Option<ActionThread>),
 }
 
@@ -246,8 +249,8 @@ impl ActionSession {
         *state = ActionSessionState::Closed(thread);
     }
 
-    /// Ends the session. Waits for the task that is being executed, and at most [`REPLY_GRACE`]
-    /// until all requests are answered.
+    /// Ends the session. First waits for the task that is being executed, then until all requests
+    /// are answered, but for this at most [`REPLY_GRACE`].
     pub(super) fn stop(&self) {
         self.close(PATIENCE);
         let state = std::mem::replace(&mut *lock(&self.state), ActionSessionState::Closed(None));
@@ -327,7 +330,8 @@ impl TaskRun<'_> {
         }
     }
 
-    /// Waits until the engine wakes this thread. Returns `late` if the task's deadline has passed.
+    /// Waits until the engine wakes this thread or the task's deadline passes. If the deadline has
+    /// already passed, returns `late` without waiting.
     fn wait(&mut self, late: TaskError) -> Result<(), TaskError> {
         let now = Instant::now();
         let left = self.end.limit(self.deadline).saturating_duration_since(now);
@@ -371,9 +375,9 @@ impl TaskRun<'_> {
                 Flow::Close if nature == CommandEnding::Closes => return Ok(reply),
                 Flow::Close => return Err(TaskError::Broken),
                 Flow::Read if given.is_postponed() => {}
-                // The reply is complete once the connection is idle. A connection that has replied
-                // but is not idle has refused a value and expects its bytes. They are not sent, so
-                // the reply is complete too.
+                // The reply is complete once the connection is idle. If the connection has replied
+                // but is not idle, it has refused a storage command and waits for the bytes of the
+                // value, to discard them. This reply is complete too.
                 Flow::Read if input.is_empty() && self.worker.is_idle(connection) => {
                     return Ok(reply);
                 }
@@ -444,12 +448,12 @@ impl TaskRun<'_> {
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommandEnding {
-    /// The command ends with its reply. If the connection closes before, the reply is incomplete.
+    /// The command ends with its reply. If the connection closes earlier, the reply is incomplete.
     Replies,
     /// The connection closes after the reply.
     Closes,
-    /// The reply comes when the requested change is done. If the client leaves before, the change
-    /// goes on.
+    /// The reply comes when the requested change is done. If the client disconnects before the
+    /// reply, the change goes on.
     Asks,
 }
 
@@ -675,8 +679,9 @@ mod tests {
         }
     }
 
-    /// No thread moves partitions in this test, and a held sync delays the growth of the store. So
-    /// a request that waits for either must end as `Asked`.
+    /// In this test, no thread moves partitions, so a drain does not end. The simulated device
+    /// delays a sync, so the growth of the store does not end either. So requests for a drain and
+    /// for a growth must end as `Asked`.
     #[test]
     fn what_goes_on_without_a_reply_is_told_as_such() {
         let [first, second] = [1, 2].map(|seed| Arc::new(SimDevice::new(64 << 20, seed)));

@@ -30,9 +30,10 @@ use crate::net::Peer;
 
 /// The largest body of a request, in bytes.
 pub(super) const BODY_MAX: usize = 64 << 10;
-/// The longest time until the body of an action has arrived. After that, the reply is 408.
+/// The longest time in which the body of an action must arrive after its head. If it arrives later,
+/// the reply is 408.
 pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(5);
-/// The largest part of a command, name or outcome that is logged, in characters.
+/// The largest number of characters of a command, name or outcome in the log. Longer texts are cut.
 const LOGGED: usize = 300;
 
 /// A request that needs the admin token.
@@ -165,8 +166,8 @@ impl Logged {
         let client = client.map_or("unknown".to_owned(), |client| client.to_string());
         let what: String = what.chars().take(LOGGED).collect();
         warn!(event = "admin_action", action, client, what);
-        // This outcome is logged if the client disconnects before the reply. This handler is then
-        // dropped, but a task that has begun is executed to its end.
+        // If the client disconnects before the reply, the action's handler is dropped and this
+        // outcome is logged. A task that has begun is nevertheless executed to its end.
         let outcome = "the client has gone".to_owned();
         Logged { action, client, what, outcome }
     }
@@ -340,7 +341,8 @@ struct ItemFields {
     /// True if a meta command with the flag `I` has marked the item stale.
     stale: bool,
     value: String,
-    /// True if `value` has only the beginning of the item's value.
+    /// True if the item's value is longer than [`VALUE_MAX`](super::action_session::VALUE_MAX)
+    /// bytes, so that `value` has only its first bytes.
     truncated: bool,
 }
 
@@ -444,7 +446,8 @@ mod tests {
             ("get a\\xff\\\\", None, b"get a\xff\\\r\n"),
             ("get noreply", None, b"get noreply\r\n"),
             ("nonsense", None, b"nonsense\r\n"),
-            // The parser refuses this command, so it reads no value, and the request needs none.
+            // The parser refuses this command line, so no value follows it, and the request needs
+            // none.
             ("set a 0 0 x", None, b"set a 0 0 x\r\n"),
         ] {
             assert_eq!(input(command, value).as_deref(), Ok(wanted), "{command}");

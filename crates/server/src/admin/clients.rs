@@ -1,6 +1,6 @@
 //! `/v1/clients`: the connections and the last slow commands as JSON. Rates cover the time since
-//! the previous answer. So the server keeps the counts of that answer while clients continue to
-//! ask.
+//! the previous answer. So the server keeps the counts of the previous answer as long as browsers
+//! or programs continue to ask for new answers.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,10 +20,11 @@ use crate::net::{ConnectionId, Peer};
 use crate::server::Running;
 use crate::slow::{SentBy, SlowCommand, SlowCommands};
 
-/// The largest number of connections in an answer. Those that moved the most bytes are shown.
+/// The largest number of connections in an answer. If there are more, the answer has those that
+/// received and sent the most bytes since the previous answer.
 const CONNECTIONS: usize = 1000;
-/// The largest number of addresses in an answer. Those whose connections moved the most bytes are
-/// shown.
+/// The largest number of addresses in an answer. If there are more, the answer has those whose
+/// connections received and sent the most bytes since the previous answer.
 const ADDRESSES: usize = 50;
 /// A request within this time after an answer receives the same answer.
 const FRESH: Duration = Duration::from_millis(900);
@@ -39,7 +40,8 @@ struct LastAnswer {
     counts: Vec<Traffic>,
 }
 
-/// The last answer to `/v1/clients`; `None` if it is older than [`FORGOTTEN`] or there was none.
+/// The last answer to `/v1/clients`; `None` if there was none or [`forget`](Self::forget) dropped
+/// it.
 #[derive(Debug, Default)]
 pub(super) struct ClientList(Mutex<Option<LastAnswer>>);
 
@@ -110,9 +112,10 @@ impl Traffic {
 
 #[derive(Debug, Serialize)]
 struct ClientsAnswer {
-    /// Milliseconds since the Unix epoch.
+    /// The wall clock's time of the answer, in milliseconds since the Unix epoch.
     time: u64,
-    /// The time to which rates refer, in seconds; `null` in a first answer, which has no rates.
+    /// The length of the time that the rates cover, in seconds; `null` if the answer has no rates,
+    /// because the server keeps no previous answer.
     interval: Option<f64>,
     /// Number of open connections, including those that are not listed.
     total: usize,
@@ -160,7 +163,7 @@ struct ConnectionRow {
     /// a value that has arrived.
     kept: u32,
     state: &'static str,
-    /// The sort key of the list: the bytes moved in the interval, then the bytes moved since the
+    /// The sort key of the list: the bytes received and sent in the interval, then those since the
     /// connection opened.
     #[serde(skip)]
     rank: (u64, u64),
@@ -171,14 +174,14 @@ struct SlowPart {
     /// The reason why slow commands are not recorded; `null` if they are.
     off: Option<&'static str>,
     threshold_us: Option<u64>,
-    /// The number of slow commands since the start or the last reset.
+    /// The number of slow commands since the start or the last `stats reset`.
     count: u64,
     commands: Vec<SlowRow>,
 }
 
 #[derive(Debug, Serialize)]
 struct SlowRow {
-    /// Milliseconds since the Unix epoch.
+    /// The wall clock's time of the reply, in milliseconds since the Unix epoch.
     time: u64,
     took_us: u64,
     connection: Option<u64>,
@@ -193,13 +196,14 @@ struct SlowRow {
     waits: Vec<&'static str>,
 }
 
-/// The sums of the connections of one address.
+/// The sums of the connections of one address. `received` and `sent` count from the opening of each
+/// connection, `bytes` and `commands` only from the previous answer.
 #[derive(Debug, Default)]
 struct AddressTally {
     connections: usize,
     received: u64,
     sent: u64,
-    /// Bytes received and sent in the interval. `commands` covers the interval too.
+    /// Number of bytes received and sent since the previous answer.
     bytes: u64,
     commands: u64,
 }
@@ -207,13 +211,13 @@ struct AddressTally {
 /// Collects the connections for an answer. The caller adds them in the order of their ids.
 struct ClientsCollector<'b> {
     now: u32,
-    /// The counts of the last answer, in the order of the connections' ids. `add` removes the
-    /// counts of connections with smaller ids than the one that it adds.
+    /// The counts of the previous answer, in the order of the connections' ids. When `add` adds a
+    /// connection, it removes the counts of all connections with smaller ids.
     before: &'b [Traffic],
     seconds: Option<f64>,
     counts_commands: bool,
     counts: Vec<Traffic>,
-    /// Bytes received and sent in the interval.
+    /// Numbers of bytes that all connections have received and sent since the previous answer.
     moved: (u64, u64),
     protocols: [usize; ClientProtocol::ALL.len()],
     /// The sums of each address. Clients of Unix sockets have the key `None`.
@@ -283,7 +287,8 @@ impl<'b> ClientsCollector<'b> {
         }
     }
 
-    /// Keeps the [`CONNECTIONS`] rows that moved the most bytes, and sorts them.
+    /// Keeps the rows of the [`CONNECTIONS`] connections that received and sent the most bytes.
+    /// Sorts the rows, the busiest connection first.
     fn keep_busiest(&mut self) {
         self.rows.sort_unstable_by_key(|row| Reverse(row.rank));
         self.rows.truncate(CONNECTIONS);
@@ -321,7 +326,7 @@ fn state_of(entry: &Registered) -> &'static str {
 
 impl ClientsAnswer {
     /// Returns a new answer, and the present counts of all connections. For the next answer, the
-    /// caller passes these counts in `before`, with the time since then.
+    /// caller passes these counts in `before`, with the time since they were read.
     fn of(
         running: &Running,
         before: Option<(Duration, &[Traffic])>,

@@ -42,7 +42,8 @@ struct ConnectionSlot {
 
 #[derive(Debug)]
 struct SlotState {
-    /// Time of the last byte moved, or of the connect.
+    /// Time at which the connection last received or sent a byte; before the first byte, the time
+    /// at which it was opened.
     moved: Instant,
     /// Number of actions that are being executed for the connection.
     actions: usize,
@@ -174,8 +175,9 @@ pub(super) struct AdminConnection {
 }
 
 impl AdminConnection {
-    /// Returns `moved`, the result of an attempt to move bytes. Returns an error instead if the
-    /// connection was silent for too long, or if a new connection replaces it.
+    /// `moved` is the result of an attempt to receive or send bytes. Returns an error if the
+    /// connection was silent for too long, or if a new connection replaces it. Otherwise returns
+    /// `moved`.
     fn judge<T>(
         &mut self,
         context: &mut Context<'_>,

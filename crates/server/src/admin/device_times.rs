@@ -1,6 +1,6 @@
 //! How long the reads, writes and syncs of each device took over time, in steps of three seconds.
-//! The last 50 steps are kept. In the worst case, 32 devices with a lower device each, they take
-//! 0.9 MB.
+//! The last 50 steps are kept. They take the most memory, 0.9 MB, if a store has 32 devices with a
+//! lower device each.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,13 +18,14 @@ pub(super) const STEP_MS: u64 = 3000;
 const EARLY_MS: u64 = 500;
 /// The number of steps that are kept.
 pub(super) const STEPS: usize = 50;
-/// The upper bound of the first row, in nanoseconds. No call of a device is much faster.
+/// Calls are counted in [`ROWS`] rows, by their duration. This is the upper bound of the first row,
+/// in nanoseconds. No call of a device is much faster.
 const LEAST_NS: u64 = 1000;
-/// The number of rows. A row counts the calls that took longer than the bound of the row before,
-/// and at most its own bound. The last row has no bound.
+/// The number of rows. A row counts the calls that took longer than the bound of the previous row,
+/// but not longer than its own bound. The last row has no bound.
 const ROWS: usize = 23;
 
-// `CallSteps::cells` returns the numbers of steps and rows as `u8`.
+// `CallSteps::cells` returns the indexes of steps and rows as `u8`.
 const _: () = assert!(STEPS <= 256 && ROWS <= 256);
 
 type OfTimes = fn(&DeviceHistograms) -> &Histogram;
@@ -33,22 +34,24 @@ type OfTimes = fn(&DeviceHistograms) -> &Histogram;
 pub(super) const KINDS: [(&str, OfTimes); 3] =
     [("read", |times| &times.read), ("write", |times| &times.write), ("sync", |times| &times.sync)];
 
-/// The number of calls of one device by kind and row, since the start or in one step.
+/// Counts of one device's calls, by kind and row: the calls since the start of the server, or those
+/// of one step.
 type DeviceCalls<N> = [[N; ROWS]; KINDS.len()];
 
-/// The device calls of one step.
+/// The counts of device calls in one step.
 #[derive(Debug)]
 struct CallStep {
     /// The end of the step, in milliseconds since the Unix epoch.
     to: u64,
-    /// The calls of each device. Each lane has its device first, then its lower device, if any.
+    /// The counts of each device, in the order of the lanes. After each lane's device comes its
+    /// lower device, if it has one.
     devices: Vec<DeviceCalls<u32>>,
 }
 
-/// The device calls from the server's start to `time`.
+/// The counts of device calls from the server's start to `time`.
 #[derive(Clone, Debug)]
 struct MeasuredCalls {
-    /// Milliseconds since the Unix epoch.
+    /// Time at which the counts were read, in milliseconds since the Unix epoch.
     time: u64,
     devices: Vec<DeviceCalls<u64>>,
 }
@@ -72,8 +75,8 @@ impl RecentTimes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the current step if it is long enough. The page's heartbeat calls this method once a
-    /// second.
+    /// Ends the current step if it is long enough. [`live`](super::live), which samples the server
+    /// for the page, calls this method once a second.
     pub(super) fn beat(&self, running: &Running) {
         if !running.settings().has_store() {
             return;
@@ -113,8 +116,8 @@ impl CallSteps {
         from.into_iter().chain(self.steps.iter().map(|step| step.to))
     }
 
-    /// Returns the cells of a device that are not empty: the number of the step, the number of the
-    /// row, and the number of calls.
+    /// Returns a triple for each step and row in which `device` has calls of `kind`: the index of
+    /// the step, the index of the row, and the number of calls.
     pub(super) fn cells(&self, kind: usize, device: usize) -> impl Iterator<Item = (u8, u8, u32)> {
         let of = move |step: &CallStep| step.devices.get(device).map(|calls| calls[kind]);
         self.steps.iter().enumerate().flat_map(move |(at, step)| {

@@ -28,7 +28,8 @@ pub(super) async fn show(
 struct DurabilityAnswer {
     /// The time that the recent histograms cover, in seconds.
     seconds: f64,
-    /// The upper bounds of the buckets, in nanoseconds or bytes. The last bucket has no bound.
+    /// The upper bounds of the buckets of all histograms: in bytes for commits, in nanoseconds for
+    /// waits and syncs. The last bucket has no bound.
     bounds: Vec<u64>,
     waits: Option<ShapePair>,
     /// The histograms of each lane. If there are several lanes, the sum over all lanes comes first.
@@ -47,7 +48,7 @@ struct LaneShapes {
     lower_syncs: Option<ShapePair>,
 }
 
-/// A histogram of the recent time, and one since the start.
+/// Two histograms of the same values: of about the last minute, and since the start of the server.
 #[derive(Debug, Serialize)]
 struct ShapePair {
     recent: HistogramShape,
@@ -65,7 +66,7 @@ struct HistogramShape {
 }
 
 impl DurabilityAnswer {
-    /// Builds the answer. `states` and the lanes of `now` must have the same order.
+    /// Builds the answer. `states` has the states of all lanes, in the order of `now.lanes`.
     fn of(
         now: &MeasuredStore,
         earlier: Option<&MeasuredStore>,
@@ -113,8 +114,8 @@ impl LaneShapes {
 }
 
 impl ShapePair {
-    /// Builds a pair from the histogram since the start and an earlier one. Without an earlier one,
-    /// the recent histogram is empty.
+    /// Builds a pair from two readings of a histogram that counts since the start. The recent
+    /// histogram is their difference. Without an `earlier` reading it is empty.
     fn of(now: &Histogram, earlier: Option<&Histogram>) -> ShapePair {
         let recent = now.since(earlier.unwrap_or(now));
         ShapePair { recent: HistogramShape::of(&recent), ever: HistogramShape::of(now) }

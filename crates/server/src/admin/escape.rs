@@ -1,7 +1,7 @@
-//! The notation in which the admin page shows and accepts keys, values and replies, which may
-//! contain any bytes. Printable text stands for itself. A backslash is `\\`. All other bytes are
-//! `\xHH`: control characters, characters that are invisible or change the direction of text, and
-//! bytes that are not UTF-8.
+//! The notation in which the admin page shows and accepts keys, values and replies, because all
+//! three may contain any bytes. Printable text stands for itself. A backslash is `\\`. All other
+//! bytes are `\xHH`: control characters, characters that are invisible or change the direction of
+//! text, and bytes that are not UTF-8.
 //!
 //! Invariant: different bytes have different texts, and [`unescape`] reverses [`escape`].
 
@@ -49,7 +49,8 @@ pub(super) fn unescape(text: &str) -> Option<Vec<u8>> {
             bytes.push(u8::from_str_radix(digits?, 16).ok()?);
             bytes.extend(&rest.as_bytes()[2..]);
         } else if part.is_empty() {
-            // Two backslashes: the part behind the second one is plain.
+            // Two backslashes in a row stand for one. The next part follows the second backslash,
+            // so it is not an escape.
             bytes.push(b'\\');
             bytes.extend(parts.next()?.as_bytes());
         } else {
@@ -76,7 +77,7 @@ mod tests {
             // Right-to-left override, zero-width space, line separator.
             ("\u{202e}".as_bytes(), "\\xe2\\x80\\xae"),
             ("\u{200b}\u{2028}".as_bytes(), "\\xe2\\x80\\x8b\\xe2\\x80\\xa8"),
-            // Fillers, which are displayed blank.
+            // The characters of `BLANK`.
             ("a\u{3164}\u{2800}".as_bytes(), "a\\xe3\\x85\\xa4\\xe2\\xa0\\x80"),
             ("\u{115f}\u{1160}".as_bytes(), "\\xe1\\x85\\x9f\\xe1\\x85\\xa0"),
             ("\u{ffa0}".as_bytes(), "\\xef\\xbe\\xa0"),

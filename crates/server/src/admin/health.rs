@@ -72,7 +72,7 @@ struct Report {
     connections: u64,
     memory_used: u64,
     memory_limit: u64,
-    /// Places in the store that cannot be read completely.
+    /// The number of places in the store of which some bytes cannot be read.
     bad_places: u64,
 }
 

@@ -1,6 +1,6 @@
-//! The past values of the page's series, in bounded memory: every second of the last ten minutes,
-//! every ten seconds of the last day, and the latest events. The history is lost when the server
-//! restarts.
+//! The past values of the page's series, in bounded memory. There is a *step*, one value of each
+//! series, for each second of the last ten minutes. A *long step* covers ten seconds, and there are
+//! long steps for the last day. The history also has the latest events. A restart loses it.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,16 @@ use serde::Serialize;
 
 use super::series::{Merge, READS, SERIES, Values};
 
-/// The number of steps of one second that are kept.
+/// The largest number of steps of one second in the history.
 const SECONDS: usize = 600;
-/// The length of a long step in seconds, and the number of long steps that are kept.
+/// The length of a long step in seconds.
 const LONG: u64 = 10;
+/// The largest number of long steps in the history.
 const LONG_STEPS: usize = 24 * 360;
-/// The largest number of steps in an answer. If there are more, steps are merged, so that the
-/// answer to a slow reader does not hold much memory.
+/// The largest number of steps in an answer; more are merged. This limits the memory of an answer,
+/// which a slow client occupies for long.
 const ANSWER_STEPS: usize = 1440;
-/// The number of events that are kept.
+/// The largest number of events in the history.
 const EVENTS: usize = 200;
 
 /// A moment that a chart marks.
@@ -30,7 +31,7 @@ pub(super) struct Event {
     pub(super) text: String,
 }
 
-/// The past of all series.
+/// The past values of all series.
 #[derive(Debug, Default)]
 pub(super) struct History {
     seconds: Steps,
@@ -40,7 +41,7 @@ pub(super) struct History {
     events: VecDeque<Event>,
 }
 
-/// Steps of equal length, the newest last.
+/// The values of all series for steps of equal length, the newest last. `times` has their ends.
 #[derive(Debug, Default)]
 struct Steps {
     times: VecDeque<u64>,
@@ -62,9 +63,9 @@ impl Steps {
 /// An absent value is `null`.
 #[derive(Debug, Serialize)]
 pub(super) struct Past {
-    /// Time of the oldest step that is kept, in milliseconds since the Unix epoch.
+    /// The end of the oldest step in the history, in milliseconds since the Unix epoch.
     begins: Option<u64>,
-    /// The length of a step in seconds.
+    /// The length of a step of this answer, in seconds.
     step: u64,
     series: Vec<&'static str>,
     times: Vec<u64>,
@@ -91,8 +92,9 @@ impl History {
         }
     }
 
-    /// Returns the last `seconds` seconds. A step is one second if `seconds` is at most
-    /// [`SECONDS`]. Otherwise, it is a long step, or several of them merged.
+    /// Returns the values of the last `seconds` seconds. If `seconds` is at most [`SECONDS`], each
+    /// step of the answer is one second. Otherwise it is a long step, or several merged into one so
+    /// that the answer has at most [`ANSWER_STEPS`].
     pub(super) fn past(&self, seconds: u64) -> Past {
         let is_short = seconds <= SECONDS as u64;
         let (steps, step) = if is_short { (&self.seconds, 1) } else { (&self.long, LONG) };

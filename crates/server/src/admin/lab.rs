@@ -1,20 +1,22 @@
-//! `/lab/report.html` serves the report of `larder bench all` that the setting `--lab-report`
-//! names. `/v1/lab` describes this report for the page. The setting names one file, so no request
-//! can name another one. The file is read for each request, because a new run replaces it.
+//! `/lab/report.html` serves the report of `larder bench all`. The setting `--lab-report` names the
+//! report's file or its directory, and requests contain no path, so they can get no other file.
+//! `/v1/lab` describes this report for the page. The file is read for each request, because a new
+//! run replaces it.
 //!
-//! If the setting names a directory, the name of the file in it is fixed, and `larder bench all`
-//! writes no links. So a link with that name is not followed. If it were followed, any user who may
-//! write to the directory could make the server show any file that the server may read. A link that
-//! the setting itself names is followed.
+//! If the setting names a directory, the report is the file `report.html` in it. A link with that
+//! name is not followed. If it were followed, any user who may write to the directory could make
+//! the server show any file that the server may read. `larder bench all` itself writes no links. A
+//! link that the setting itself names is followed.
 //!
 //! A report is a document of another program and perhaps of another machine, so it gets less trust
-//! than the page, although both come from the same port. With `sandbox`, the report's origin is
-//! opaque: the browser keeps the report apart from the page, and [`origin`](super::origin) refuses
-//! its requests. With `default-src 'none'`, the report can load nothing and send no requests. Its
-//! script and style are inside the document, so inline ones are allowed. Hashes would not be
-//! stricter: the server would compute them from the same file, and so allow whatever the file
-//! contains. `allow-downloads` is there for the report's link to its figures. The document itself
-//! states a stricter policy, and the browser enforces both.
+//! than the page, although both come from the same port. The Content-Security-Policy in [`HEADERS`]
+//! restricts the report. With `sandbox`, the report's origin is opaque: the browser keeps the
+//! report apart from the page, and [`origin`](super::origin) refuses its requests. With
+//! `default-src 'none'`, the report can load nothing and send no requests. The report's script and
+//! style are inside the document, so inline ones are allowed. Hashes would not be stricter: the
+//! server would compute them from the same file, and so allow whatever the file contains.
+//! `allow-downloads` is there for the report's link to its figures. The document itself states a
+//! stricter policy, and the browser enforces both.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -41,8 +43,8 @@ const NAME: &str = "report.html";
 pub(super) const REPORT_MAX: u64 = 64 << 20;
 /// The largest JSON file of results that is read for the description, in bytes.
 const RESULTS_MAX: u64 = 16 << 20;
-/// The number of bytes that are read at a time. A client that does not read the reply holds at most
-/// this much memory.
+/// The number of bytes that one read of a report takes from the file. A client that does not read
+/// the reply occupies at most this much memory.
 const CHUNK: u64 = 64 << 10;
 /// The largest number of files of results that are read at a time.
 static DESCRIBERS: Semaphore = Semaphore::const_new(1);
@@ -63,7 +65,7 @@ pub(super) const HEADERS: [(HeaderName, &str); 5] = [
     ),
 ];
 
-/// The description of the report that the page shows.
+/// What the page shows about the report.
 #[derive(Debug, Default, Serialize)]
 struct Description {
     /// The path of the report; absent if `--lab-report` is not set.
@@ -73,7 +75,7 @@ struct Description {
     bytes: u64,
     /// Time of the last change of the file, in milliseconds since the Unix epoch.
     changed: u64,
-    /// The results in the JSON file beside the report; absent if there is no such file.
+    /// The results in the JSON file beside the report; absent if [`results`] cannot read them.
     results: Option<Results>,
 }
 
@@ -84,7 +86,7 @@ struct Results {
     date: String,
     larder: Build,
     scale: String,
-    /// True if the run ended before all points were measured.
+    /// True if the run ended before all measurements were made.
     interrupted: bool,
     machine: Machine,
     #[serde(serialize_with = "count")]
@@ -120,7 +122,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
     permits: &'static Semaphore,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    // The semaphore is never closed, so this does not fail.
+    // `acquire` fails only if the semaphore is closed, and nothing closes it.
     let permit = permits.acquire().await;
     let held = move || {
         let _permit = permit;

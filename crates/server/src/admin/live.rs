@@ -24,10 +24,11 @@ use crate::server::Running;
 const BEAT: Duration = Duration::from_secs(1);
 /// The largest number of open pages.
 const PAGES: usize = 24;
-/// The past that `/v1/history` returns unless the request says otherwise, in seconds.
+/// Length of the history that `/v1/history` returns unless the request asks for another, in
+/// seconds.
 const PAST: u64 = 600;
 
-/// The past of a server, and the latest message to all pages.
+/// The history of a server, and the latest message to all pages.
 #[derive(Debug)]
 pub(super) struct Live {
     history: Mutex<History>,
@@ -103,7 +104,7 @@ pub(super) async fn beat(state: Arc<AdminState>) {
     }
 }
 
-/// Returns the past as JSON. The query `seconds=N` selects the last N seconds.
+/// Returns the history of the server as JSON. The query `seconds=N` selects the last N seconds.
 pub(super) async fn history(
     State(state): State<Arc<AdminState>>,
     RawQuery(query): RawQuery,
@@ -125,8 +126,8 @@ fn seconds_of(query: Option<&str>) -> Option<u64> {
     }
 }
 
-/// Sends a message to the page every second. Each open page holds a connection, and other clients
-/// need some too. So more than [`PAGES`] open pages are refused.
+/// Sends a message to the page every second. Each open page occupies a connection of the admin
+/// port. So that other clients can connect, at most [`PAGES`] pages may be open.
 pub(super) async fn stream(State(state): State<Arc<AdminState>>) -> Response {
     if state.live.latest.receiver_count() >= PAGES {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n").into_response();

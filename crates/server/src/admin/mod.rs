@@ -4,8 +4,8 @@
 //! The thread of the page takes only a few of the locks that requests take, and holds them only for
 //! a moment. For statistics, it takes the locks of free places and of copies, which a request takes
 //! when it opens a segment or keeps a copy. For the list of connections, it takes the lock that a
-//! connection takes when it opens or closes, and copies a bounded number of entries at a time.
-//! Workers do not wait for the lock of the last slow commands.
+//! connection takes when it opens or closes, and copies a bounded number of entries at a time. It
+//! also takes the lock of the last slow commands, but workers never wait for that lock.
 //!
 //! Invariants: a foreign web page cannot read the admin page, see [`origin`]. Only requests with
 //! the token change the server or see values, see [`token`] and [`actions`]. Such requests are
@@ -59,11 +59,12 @@ pub(crate) use token::AdminToken;
 /// A running admin page. Dropping it stops the page.
 #[derive(Debug)]
 pub(crate) struct Admin {
-    /// The address, with the port that the kernel chose for port 0.
+    /// The address of the admin port. If the settings have port 0, the kernel has chosen this port.
     pub(crate) address: SocketAddr,
     /// The server that this page reports on.
     pub(crate) state: Arc<AdminState>,
-    /// The sender that stops the thread, and the thread. Dropping the sender stops it too.
+    /// The page's thread, and the sender that stops this thread. Dropping the sender also stops the
+    /// thread.
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
@@ -118,8 +119,8 @@ impl Admin {
         self.state.action_session.close(grace);
     }
 
-    /// Waits for the action that is being executed, and a bounded time until all actions are
-    /// answered. The page continues to serve other requests.
+    /// Waits until the action that is being executed has ended. Then waits for a bounded time until
+    /// all requests for actions are answered. The page continues to serve other requests.
     pub(crate) fn stop_actions(&self) {
         self.state.action_session.stop();
     }

@@ -3,11 +3,11 @@
 //! address, and the page can also read the replies. Requests of a foreign page carry its host name
 //! as Host or Origin. The checks refuse both.
 //!
-//! A POST is accepted only for an action, only as JSON, and by its handler only with the token. A
-//! form cannot send JSON. Before a script of another origin may send JSON or the header
+//! A POST must be for an action, and its body must be JSON. The action's handler also asks for the
+//! token. A form cannot send JSON. Before a script of another origin may send JSON or the header
 //! `Authorization`, the browser asks with OPTIONS, which is refused. So actions need no additional
-//! header that only scripts can set. Each of three checks would suffice alone: that of Origin, that
-//! of `Sec-Fetch-Site`, and that of the token.
+//! header that only scripts can set. Three checks keep a page of another origin from executing an
+//! action, and each would suffice alone: those of Origin, of `Sec-Fetch-Site` and of the token.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
-//! The histograms of the store at moments of the last minute, ten seconds apart. The difference
-//! between two moments shows the values of the time in between. In the worst case, 32 devices with
-//! a lower device each, the histograms take 0.3 MB.
+//! Readings of the store's histograms during the last minute, ten seconds apart. The histograms
+//! count from the server's start, so the difference between two readings has the values that were
+//! recorded between them. In the worst case, 32 devices with a lower device each, the readings take
+//! 0.3 MB.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +11,13 @@ use larder_engine::StoreHistograms;
 
 use crate::server::Running;
 
-/// Interval between two histograms that are kept, in milliseconds.
+/// Interval between two readings, in milliseconds.
 const STEP_MS: u64 = 10_000;
-/// The kept histograms reach back for at least this time, and at most [`STEP_MS`] longer, in
-/// milliseconds.
+/// The age of the oldest reading, in milliseconds, once the server has run for that long. The
+/// oldest reading may be up to [`STEP_MS`] older.
 const SPAN_MS: u64 = 60_000;
 
-/// The histograms at one moment, which count from the server's start.
+/// One reading of the histograms. They count from the server's start.
 #[derive(Clone, Debug)]
 pub(super) struct MeasuredStore {
     /// The server's uptime in milliseconds.
@@ -34,13 +35,13 @@ pub(super) struct MeasuredLane {
     pub(super) lower_syncs: Option<Histogram>,
 }
 
-/// The histograms of the last minute, the oldest first.
+/// The readings of the last minute, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct RecentStore(Mutex<VecDeque<MeasuredStore>>);
 
 impl RecentStore {
-    /// Adds the present histograms if the newest kept ones are [`STEP_MS`] old. The page's
-    /// heartbeat calls this method once a second.
+    /// Adds a reading if the newest one is at least [`STEP_MS`] old. The page's heartbeat calls
+    /// this method once a second.
     pub(super) fn beat(&self, running: &Running) {
         if !running.settings().has_store() {
             return;
@@ -52,13 +53,13 @@ impl RecentStore {
         }
     }
 
-    /// Returns the earliest kept histograms.
+    /// Returns the oldest reading.
     pub(super) fn earliest(&self) -> Option<MeasuredStore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).front().cloned()
     }
 }
 
-/// Adds the newest histograms, and drops those that are not needed to reach back [`SPAN_MS`].
+/// Adds the newest reading, and drops the readings that are not needed to reach back [`SPAN_MS`].
 fn keep(kept: &mut VecDeque<MeasuredStore>, newest: MeasuredStore) {
     let needed_ms = newest.up_ms.saturating_sub(SPAN_MS);
     kept.push_back(newest);
@@ -116,7 +117,7 @@ mod tests {
             assert!(age_ms == up_ms || (SPAN_MS..SPAN_MS + STEP_MS).contains(&age_ms), "{age_ms}");
             assert!(kept.len() <= 7, "{}", kept.len());
         }
-        // The largest store: 32 lanes with two devices each.
+        // Seven readings of the largest store: 32 lanes with two devices, so three histograms each.
         assert!(7 * 32 * 3 * size_of::<Histogram>() < 300_000);
     }
 }

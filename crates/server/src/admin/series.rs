@@ -9,14 +9,15 @@ use crate::condition::{Interval, number};
 use crate::server::Running;
 use crate::stats;
 
-/// How a series is read from the rows.
+/// How a value of a series is computed from two samples of `stats`.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     /// The growth of the sum of these counters, per second.
     Rate(&'static [&'static str]),
     /// The present value of this row of `stats`.
     Gauge(&'static str),
-    /// The growth of the first counter as a share of the growth of both; absent if neither grew.
+    /// The growth of the first counter, divided by the growth of the sum of both counters; absent
+    /// if neither grew.
     Share(&'static str, &'static str),
     /// The latency, in microseconds, within which this share of the commands was answered; absent
     /// if there were no commands.
@@ -96,14 +97,14 @@ pub(super) const SERIES: [Series; 27] = [
     rate("limits_refused", &["larder_limits_refused"]),
 ];
 
-/// The values of all series at one moment. A value that is absent is NaN.
+/// One value of each series, in the order of [`SERIES`]. A value that is absent is NaN.
 pub(super) type Values = [f32; SERIES.len()];
 
 /// The rows of `stats` at one moment.
 #[derive(Debug)]
 pub(super) struct Moment {
-    /// Milliseconds since the Unix epoch: the wall clock at the server's start, plus the time
-    /// since.
+    /// Milliseconds since the Unix epoch: the wall clock at the server's start, plus the server's
+    /// uptime.
     pub(super) time: u64,
     rows: HashMap<String, String>,
     /// The latencies of all commands since the start; `None` if commands are not timed.
@@ -155,7 +156,7 @@ impl Interval for Span<'_> {
 }
 
 impl Span<'_> {
-    /// Returns the values of all series over this span.
+    /// Returns the value of each series for this span.
     pub(super) fn values(&self) -> Values {
         SERIES.map(|series| self.value(series.source).map_or(f32::NAN, |value| value as f32))
     }

@@ -33,7 +33,7 @@ fn server() -> Server {
     Server::start(settings()).unwrap()
 }
 
-/// Returns the whole reply to a request that ends its connection.
+/// Sends a request with `Connection: close`, and returns everything that the server sends.
 fn ask(address: SocketAddr, head: &str) -> String {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

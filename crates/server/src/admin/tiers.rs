@@ -35,9 +35,10 @@ fn kind_of(query: Option<&str>) -> Option<usize> {
 
 #[derive(Debug, Serialize)]
 struct TiersAnswer {
-    /// The upper bounds of the rows in nanoseconds. The last row has no bound.
+    /// The upper bounds of the heat map's rows, in nanoseconds: each row counts the calls of one
+    /// range of durations. The last row has no bound.
     bounds: Vec<u64>,
-    /// The longest time that the steps span, in seconds.
+    /// The time of a complete heat map, which has [`STEPS`] steps, in seconds.
     span: u64,
     /// The beginning of the first step and the ends of all steps, in milliseconds since the Unix
     /// epoch.
@@ -56,7 +57,8 @@ struct DeviceCells {
 }
 
 impl TiersAnswer {
-    /// `lanes` have the same order as the devices of `steps`.
+    /// Builds the answer for one kind of calls. `steps` has the devices in the order of `lanes`. A
+    /// lane's lower device follows the lane's first device.
     fn of(kind: usize, steps: &CallSteps, lanes: &[LaneState]) -> TiersAnswer {
         let names = lanes.iter().flat_map(|lane| {
             let fast = (lane.number.0, &lane.name, false);

@@ -4,13 +4,13 @@
 //! The token travels only in the header `Authorization`. A browser never adds that header by
 //! itself, and a page from elsewhere cannot add it without a preflight request, which is refused
 //! (see [`origin`](super::origin)). A token in a cookie would be sent with every request, from any
-//! page. A token in an address would end up in logs and in the browser's history.
+//! page. A token in a URL would end up in logs and in the browser's history.
 //!
 //! Invariants: the time of a comparison depends on the length of the given token only, not on its
 //! bytes. The right token is always accepted, so a client that sends wrong ones cannot lock out the
 //! operator. Guessing is hopeless because of the token's length, not because of a limit on
-//! attempts: even the shortest token of random hexadecimal digits has 80 bits. The state does not
-//! grow with the number of clients or attempts.
+//! attempts: even the shortest token of random hexadecimal digits has 80 bits. The server's memory
+//! does not grow with the number of clients or attempts.
 
 use std::fs::File;
 use std::io::Read;
@@ -37,11 +37,11 @@ const RANDOM: usize = 20;
 const SHORTEST: usize = 20;
 /// The longest token that a file may hold, in bytes.
 const LONGEST: usize = 256;
-/// After a burst of wrong tokens, one wrong token per interval is [`Checked::Wrong`]. Wrong tokens
-/// that arrive faster are [`Checked::TooMany`].
+/// The rate of wrong tokens that are [`Checked::Wrong`] is limited by a token bucket: one per
+/// interval, after a burst of [`BURST`]. Wrong tokens above this rate are [`Checked::TooMany`].
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The largest number of wrong tokens at once, after a pause, that are [`Checked::Wrong`]. The next
-/// one is [`Checked::TooMany`].
+/// The largest number of wrong tokens that are [`Checked::Wrong`] although they arrive at the same
+/// time.
 const BURST: u32 = 16;
 /// The shortest interval between two log lines about wrong tokens.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub(crate) struct AdminToken {
 #[derive(Debug)]
 struct TokenState {
     secret: Secret,
-    /// True if this start has created the token. False if a file holds it.
+    /// True if the server has created the token when it started. False if a file holds the token.
     is_created: bool,
     /// The rate of wrong tokens from this machine, and the rate of those from elsewhere. With
     /// separate rates, an operator on this machine learns that a token is wrong even while others
@@ -77,9 +77,9 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Limits the rate of wrong tokens. Each token that is [`Checked::Wrong`] takes one [`INTERVAL`] of
-/// time. The value is the end of the last interval taken. The next interval begins at this end, or
-/// now if the end has passed.
+/// Limits the rate of wrong tokens. Each token that is [`Checked::Wrong`] uses up one [`INTERVAL`]
+/// of time, and these intervals follow each other without overlap. The field is the end of the last
+/// interval. The next one begins at this end, or now if the end has passed.
 #[derive(Clone, Copy, Debug, Default)]
 struct FailureRate(Option<Instant>);
 
@@ -98,7 +98,7 @@ impl FailureRate {
 enum Checked {
     Right,
     Wrong,
-    /// The token is wrong, after too many other wrong tokens.
+    /// The token is wrong, and too many wrong tokens came just before it. The client must wait.
     TooMany,
 }
 
@@ -195,7 +195,7 @@ fn create() -> std::io::Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Reads a token from a file. Its owner, and at most a group, may access the file.
+/// Reads a token from a file. Refuses a file that users other than its owner and group may access.
 fn read(path: &Path) -> Result<String, String> {
     // Without `O_NONBLOCK`, opening a pipe would wait for a writer.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -226,7 +226,7 @@ fn read(path: &Path) -> Result<String, String> {
 fn is_equal(secret: &[u8], given: &[u8]) -> bool {
     let mut difference = secret.len() ^ given.len();
     for (at, byte) in given.iter().enumerate() {
-        // A longer token is compared with the repeated secret.
+        // If `given` is longer than the secret, it is compared with the repeated secret.
         let wanted = secret.get(at % secret.len().max(1)).copied().unwrap_or(0);
         difference |= usize::from(std::hint::black_box(wanted ^ byte));
     }
@@ -255,8 +255,8 @@ fn visitor_of(parts: &Parts) -> Option<&AdminClient> {
     parts.extensions.get::<ConnectInfo<AdminClient>>().map(|visitor| &visitor.0)
 }
 
-/// Returns true if the client is on this machine and no header says that it is a proxy of another
-/// client.
+/// Returns true if the client is on this machine and sends none of the headers with which a proxy
+/// forwards requests of other clients.
 fn is_from_here(parts: &Parts) -> bool {
     /// Headers in which a proxy names its client or itself.
     const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
@@ -269,8 +269,8 @@ fn refuse(code: StatusCode, reason: &'static str) -> Response {
     (code, HARDENED, scheme, reason).into_response()
 }
 
-/// Extractor for requests that carry the token. While this value lives, new connections replace the
-/// client's connection last.
+/// Extractor for requests that carry the token. While this value lives, the listener closes other
+/// connections before the client's, if it needs room for a new connection.
 #[derive(Debug)]
 pub(super) struct Authorized {
     /// The address of the client.
@@ -307,10 +307,11 @@ impl FromRequestParts<Arc<AdminState>> for Authorized {
     }
 }
 
-/// Extractor for requests that may see names of keys: they come from this machine, or carry the
-/// token. A request that a proxy has forwarded counts as from elsewhere. Such a request is
-/// recognized by a header of the proxy, or by the host that the proxy's client named. A proxy that
-/// passes on neither cannot be told from a local client.
+/// Extractor for requests whose replies may name keys: requests that come from this machine or
+/// carry the token. A request that a proxy on this machine has forwarded needs the token too. It is
+/// recognized by a header that the proxy adds, or by the host in its header `Host`, which is not
+/// this machine. If a proxy adds no header and replaces the host, its requests cannot be told from
+/// those of a local client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trusted;
 
@@ -426,7 +427,7 @@ mod tests {
             assert_eq!(wrong(there, zero), Checked::Wrong);
         }
         assert_eq!(wrong(there, zero), Checked::TooMany);
-        // The operator is not locked out, wherever the wrong tokens come from.
+        // Wrong tokens do not lock out an operator, who sends the right one.
         assert_eq!(check(TOKEN, there, zero), Checked::Right);
         assert_eq!(check(TOKEN, here, zero), Checked::Right);
         assert_eq!(wrong(here, zero), Checked::Wrong);
@@ -501,7 +502,8 @@ mod tests {
             for name in ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"] {
                 assert_eq!(status(here, &[host, (name, "10.0.0.5")]), 401, "{name}");
             }
-            // A proxy without such a header passes on the host that its client named.
+            // A proxy that adds none of these headers is recognized by the host that its client
+            // named.
             for name in ["cache.example", "10.0.0.5:11212", "[::1].evil.example"] {
                 assert_eq!(status(here, &[("host", name)]), 401, "{name}");
                 let with_token = [("host", name), ("authorization", &right)];
@@ -514,7 +516,7 @@ mod tests {
         assert_eq!(status("10.0.0.5:9", &[host, ("authorization", &right)]), 200);
     }
 
-    /// Wrong tokens through a proxy on this machine count as from elsewhere.
+    /// Wrong tokens that a proxy on this machine forwards count toward the rate of other machines.
     #[test]
     fn forwarded_tokens_count_as_from_elsewhere() {
         let state = state();

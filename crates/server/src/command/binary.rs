@@ -1,6 +1,7 @@
-//! The binary protocol. A request has at most one key, and a multi-get is a batch of quiet
-//! requests. So a reply is sent in parts only if it contains a long value. A quiet request still
-//! receives error replies, except that a quiet get receives no reply for a miss.
+//! The binary protocol. A request has at most one key: clients send a multi-get as a batch of quiet
+//! requests. So no reply has the values of several items, and a reply is sent in parts only if its
+//! value is long. A quiet request still receives error replies. A miss counts as an error, except
+//! for a quiet get, which then receives no reply.
 
 use super::count::count;
 use super::execution::conclude;
@@ -145,7 +146,7 @@ impl Dialect for Binary {
     }
 }
 
-/// Replies that the engine refused the request.
+/// Sends an error reply with the reason why the engine refused the request.
 #[cold]
 fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, why: EngineRefusal) -> Executed {
     let (status, text) = match (why, &request.command) {
@@ -204,8 +205,8 @@ fn on_refusal(request: &Store<'_>) -> OnRefusal {
     }
 }
 
-/// Writes the error reply to a request whose commit failed. The write of the request, or the data
-/// that it read, was not kept.
+/// Writes the error reply to a request whose commit failed. The request wrote or read a record of
+/// this commit, which was then undone.
 pub(crate) fn put_failure_reply(output: &mut OutputBuffer<'_>, head: Head) {
     put_error(output, head, Status::InternalError, STORE_FAILED);
 }
@@ -273,7 +274,8 @@ fn put_head(x: &mut Execution<'_, '_>, head: Head, item: &Item<'_>, key: &[u8], 
     x.output.advance(HEADER_LEN + FLAGS_LEN + key.len());
 }
 
-/// Replies to a miss. If the request asks for the key, the key replaces the error text.
+/// Sends the reply to a miss, unless the request is quiet. `key` is empty unless the reply must
+/// contain the key. The body of the reply is then the key, otherwise an error text.
 fn miss(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &[u8]) -> Executed {
     if get.quiet {
         return Executed::Done;

@@ -56,16 +56,17 @@ impl Default for Switches {
 /// The largest number of concurrent dumps. Each dump takes memory until its client has read it.
 /// memcached allows only one dump at a time, so a client that does not read blocks all others.
 const DUMPS: usize = 4;
-/// Time after which a dump whose client has stopped reading may lose its [`DumpPlace`] to a new
-/// dump, in seconds.
+/// Time after which a dump that does not continue may lose its [`DumpPlace`] to a new dump, in
+/// seconds. It begins when a client that reads at [`LEAST_RATE`] has read all sent bytes.
 const STALLED: UnixSeconds = 10;
-/// The lowest reading rate that a client is assumed to have, in bytes per second. A dump counts as
-/// stalled [`STALLED`] seconds after its client could have read all sent bytes at this rate.
+/// The lowest reading rate of a client whose dump must not lose its place, in bytes per second.
 const LEAST_RATE: u64 = 64 << 10;
-/// The largest number of bytes assumed to be in transit to a client.
+/// The largest number of sent bytes that a client is assumed not to have read yet. So a stalled
+/// dump keeps its place for at most this number divided by [`LEAST_RATE`], plus [`STALLED`].
 const ON_THE_WAY: u64 = 2 << 20;
 
-/// One of the [`DUMPS`] places for running dumps, with the cursor of the dump's scan.
+/// A dump runs only while it has one of the [`DUMPS`] places. The place has the cursor of the
+/// dump's scan.
 #[derive(Debug)]
 pub(super) struct DumpPlace {
     /// `None` after another dump has taken the place.
@@ -90,8 +91,8 @@ impl DumpPlace {
         self.arrives.store(arrives.min(now + ON_THE_WAY * 1000 / LEAST_RATE), Relaxed);
     }
 
-    /// Returns true if the client should have read all sent bytes [`STALLED`] seconds ago, but the
-    /// dump has not continued since.
+    /// Returns true if the dump is stalled: for at least [`STALLED`] seconds it has not continued,
+    /// although its client has had time to read all sent bytes.
     fn stalls(&self, now: UnixSeconds) -> bool {
         u64::from(now.saturating_sub(STALLED)) * 1000 >= self.arrives.load(Relaxed)
     }
@@ -116,7 +117,8 @@ pub struct ServerContext {
     switches: Mutex<Switches>,
     /// The version that the reply `VERSION` names.
     pub version: String,
-    /// The server's start time. An absolute expiry time up to this time counts as past.
+    /// The engine's time when the server started, in seconds. An absolute expiry time up to this
+    /// time counts as past.
     pub started: UnixSeconds,
     /// Seconds by which the wall clock was ahead of the engine's time when the server started;
     /// negative if the wall clock was behind. Clients send absolute times of the wall clock.
@@ -131,7 +133,7 @@ pub struct ServerContext {
     pub(crate) registry: Arc<Registry>,
     pub(crate) hot_keys: Arc<HotKeys>,
     pub(crate) survey: Arc<Survey>,
-    /// The places of running dumps.
+    /// The [`DumpPlace`]s of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
 }
@@ -265,7 +267,8 @@ impl ServerContext {
 counters! { pub(crate) CommandCounters, CommandTotals {
     /// Executed meta commands (`cmd_meta` in `stats`).
     meta_commands,
-    /// Connections closed because the rest of a long value was gone before it was sent.
+    /// Connections closed in the middle of a long value, because Larder had freed the value before
+    /// it was sent completely.
     values_cut,
 } }
 
@@ -285,7 +288,7 @@ mod tests {
     }
 
     /// Each socket accepts 1.25 MiB at once, and then nothing for 20 s, while its client reads that
-    /// much at [`LEAST_RATE`]. No such dump may lose its place to a new dump.
+    /// much at [`LEAST_RATE`]. Such a dump must not lose its place to a new dump.
     #[test]
     fn a_dump_that_is_read_slowly_but_steadily_keeps_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };

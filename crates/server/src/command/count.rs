@@ -3,9 +3,10 @@
 use super::{Execution, Unready};
 use larder_engine::{Arith, Counted, Create, Expiry, Key, NANOS, UnixSeconds};
 
-/// Increments or decrements a counter. If the key's prefix has a policy, an increment counts in the
-/// policy's statistics, and creates a missing counter that expires with the policy's window. The
-/// policy never refuses an increment.
+/// Increments or decrements a counter. If the key's prefix has a policy, the policy's statistics
+/// count each increment of the key, but the policy never refuses one. An increment of a key with a
+/// policy also creates the counter if it is missing. The new counter expires after the policy's
+/// window.
 #[inline(always)]
 pub(super) fn count(
     x: &mut Execution<'_, '_>,
@@ -20,7 +21,7 @@ pub(super) fn count(
         Ok(seconds) => Expiry::at(x.session.now().saturating_add(seconds)),
         Err(_) => Expiry::at(UnixSeconds::MAX),
     };
-    // A client that sends a cas id expects an existing item, so the policy creates none.
+    // A client that sends a cas id expects an existing item, so a missing counter is not created.
     let new = arith.compare.is_none().then_some(Create { initial: arith.delta, expiry });
     let create = arith.create.or(new);
     let counted = x.settle(x.session.arith(key, &Arith { create, ..arith }))?;

@@ -9,7 +9,7 @@ use larder_engine::{Key, Value};
 use larder_protocol::binary::Head;
 use larder_protocol::{KeySink, Parse, reply};
 
-/// The operations of a protocol that connections need.
+/// What connections need from a protocol.
 pub(crate) trait Dialect: Sized {
     /// A parsed request.
     type Request<'a>: Copy;
@@ -33,8 +33,8 @@ pub(crate) trait Dialect: Sized {
     ) -> Parse<Self::Request<'a>, Self::Refusal>;
 
     /// Executes a request. The caller has prefetched at most the first
-    /// [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) of the request's `keys`. `value` is
-    /// present if the connection received the value apart from the request.
+    /// [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) of the request's `keys`. If the connection
+    /// received the request's value separately (see `connection/body.rs`), `value` holds it.
     fn execute(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,
@@ -61,7 +61,8 @@ pub(crate) trait Dialect: Sized {
         keys: &[Key<'_>],
     ) -> Executed;
 
-    /// Replies that the value does not end with the trailer that the protocol requires.
+    /// Sends the error reply to a request whose value does not end with `\r\n`. Only the text
+    /// protocol requires this end.
     fn bad_trailer(x: &mut Execution<'_, '_>, request: &Self::Request<'_>);
 
     /// Returns the properties of a request that do not depend on its keys. Called for every

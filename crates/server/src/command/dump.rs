@@ -26,7 +26,8 @@ const CACHEDUMP_MAX: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Dump {
     format: Format,
-    /// The scan's cursor; `None` for a dump that scans no items.
+    /// The dump's place among the running dumps, with the cursor of its scan; `None` for a dump
+    /// that scans no items.
     place: Option<Arc<DumpPlace>>,
 }
 
@@ -86,8 +87,7 @@ impl Dump {
 
     /// Sends more of the dump. Like any reply, a part that shows items waits until these items are
     /// durable. If the engine refuses the scan, an error replaces the last line. Returns
-    /// [`Sent::Gone`] if this dump was ended, because it stalled while a new dump needed its place
-    /// among the running dumps.
+    /// [`Sent::Gone`] if a new dump has taken the place of this one, because this dump was stalled.
     pub(crate) fn send(&mut self, x: &mut Execution<'_, '_>) -> Sent {
         for _ in 0..CALLS {
             if x.output.is_full() {

@@ -52,7 +52,8 @@ impl Execution<'_, '_> {
         if noreply { Executed::Done } else { self.say(line) }
     }
 
-    /// Empties the cache now or at `at`. The reply waits until the flush is durable.
+    /// Removes all items at the time `at`, or now if `at` is `None`. The reply waits until the
+    /// flush is durable.
     pub(super) fn flush_all(&mut self, at: Option<UnixSeconds>) -> Result<(), Unready> {
         let points = self.settle(self.session.flush_all(at))?;
         points.into_iter().for_each(|point| self.wait_for(point));
@@ -67,8 +68,8 @@ impl Execution<'_, '_> {
         }
     }
 
-    /// Converts the expiry time `exptime` of a request to an [`Expiry`], relative to the present
-    /// time.
+    /// Converts the expiry time `exptime` of a request to an [`Expiry`]. A relative `exptime`
+    /// counts from now.
     #[inline]
     pub(super) fn expiry(&self, exptime: impl Into<i64>) -> Expiry {
         let context = self.context;
@@ -107,8 +108,9 @@ pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
 pub(crate) enum Executed {
     /// The whole reply is in the output.
     Done,
-    /// The request was not executed, because memory is being reclaimed or a record is being read.
-    /// The connection executes the request again after the worker is woken.
+    /// The request was not executed, because memory is being reclaimed, a record is being read, or
+    /// a key is moving between lanes. The connection executes the request again after the worker is
+    /// woken.
     Again,
     /// The output holds the reply and a part of a long value. The connection sends the rest of the
     /// value after the client has read the output.
@@ -122,7 +124,7 @@ pub(crate) enum Executed {
 }
 
 impl Executed {
-    /// Returns how many of the request's `all` keys were executed.
+    /// Returns for how many keys the request was executed. `all` is the number of its keys.
     #[inline(always)]
     pub(crate) fn keys(&self, all: usize) -> usize {
         match self {
@@ -175,7 +177,7 @@ impl LongValue {
 pub(crate) enum Sent {
     /// The whole value or dump was sent.
     All,
-    /// The output is full, and a part is left to send.
+    /// A part is left to send, because the output is full or a dump has taken its steps.
     Part,
     /// A record is being read from a device. The caller tries again after the worker is woken.
     Wait,
@@ -184,8 +186,9 @@ pub(crate) enum Sent {
     Gone,
 }
 
-/// Appends an item's value and `trailer`. If the value is longer than the output's limit, appends
-/// only a part of the value and returns the rest, which includes `trailer`.
+/// Appends an item's value and `trailer`, the protocol's mark for the end of a value. If the value
+/// is longer than the output's limit, appends only a part of the value. Returns the rest then,
+/// which includes `trailer`.
 #[inline(always)]
 pub(crate) fn put_value(
     output: &mut OutputBuffer<'_>,

@@ -1,6 +1,6 @@
 //! Converts expiry times of requests. 0 means never. A negative time has already passed. A time of
-//! up to 30 days counts from now. A larger number is an absolute time of the wall clock. Later
-//! adjustments of the wall clock have no effect until the server is restarted.
+//! up to 30 days counts from now. A larger number is an absolute time of the wall clock. If
+//! somebody sets the wall clock while the server runs, this has no effect until a restart.
 //!
 //! In text and meta commands, times are signed 32-bit numbers, as in memcached. In the binary
 //! protocol they are unsigned and reach to 2106.
@@ -31,7 +31,8 @@ pub(crate) fn expiry(
 }
 
 /// Converts `exptime`, the time in a meta `R` token, to a time to live in seconds. If an item has
-/// less time left, the reply asks the client to recache it. `now` is the wall clock's time.
+/// less time left than this, the reply asks the client to recache the item. `now` is the wall
+/// clock's time in seconds.
 pub(crate) fn recache_below(exptime: i32, now: u64) -> u32 {
     match i64::from(exptime) {
         ..=0 => 0,

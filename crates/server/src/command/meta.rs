@@ -49,6 +49,7 @@ pub(super) fn execute(
 const DECODED: [u8; base64::DECODED_KEY_MAX] = [0; base64::DECODED_KEY_MAX];
 
 /// Returns the key of a command. If `keys` is empty, decodes the key from base64 into `decoded`.
+/// Returns `None` if the key cannot be decoded.
 fn key_of<'k>(
     x: &Execution<'_, '_>,
     command: &Meta<'_>,
@@ -212,8 +213,9 @@ fn set(
         compare: flags.compare.filter(|&cas| overwrites || grows && cas != 0),
         // `E0` has no effect: the item gets a new cas id, as without `E`.
         cas: flags.cas.filter(|&cas| cas != 0),
-        // With `I`, a client may store with a cas id (`C`) that is lower than the item's. The item
-        // is then stale. No item ever has the cas id 0, so `C0` with `I` does not store.
+        // With `I`, a client may store a value although the cas id that it sends (`C`) is lower
+        // than the item's. The new item is then stale. `C0` never stores, because no item has the
+        // cas id 0.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
@@ -321,8 +323,8 @@ fn arithmetic(x: &mut Execution<'_, '_>, target: &Target<'_, '_>) -> Result<Exec
     Ok(Executed::Done)
 }
 
-/// Returns the item's expiry before the command changes it. Returns `None` unless the reply shows
-/// this old expiry, because the flag `t` precedes `T`.
+/// Returns the item's expiry before the command changes it. The reply shows this old expiry only if
+/// the flag `t` precedes `T`. Otherwise returns `None`.
 fn old_expiry(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,
@@ -342,9 +344,9 @@ fn debug(x: &mut Execution<'_, '_>, command: &Meta<'_>) -> Result<Executed, Unre
     }
     let mut decoded = DECODED;
     let key = if command.base64 { base64::decode(command.key, &mut decoded) } else { None };
-    // memcached obeys `b` only together with another flag. Larder decodes every key with `b` that
-    // is valid base64. It treats a key that is not valid base64 as memcached does: it refuses the
-    // key if there is another flag, and otherwise uses the key undecoded.
+    // `b` says that the key is in base64. memcached obeys `b` only if the command has another flag
+    // too. Larder always decodes such a key if it is valid base64. If it is not, Larder does as
+    // memcached: it refuses the key if there is another flag, and otherwise uses the key undecoded.
     let base64 = key.is_some();
     let bytes = match key {
         None if command.base64 && command.tokens().count() > 1 => {

@@ -7,7 +7,7 @@ use larder_engine::{CommitPoint, CommitState};
 #[derive(Debug)]
 pub(crate) struct Points {
     first: CommitPoint,
-    /// The other commits. Most replies wait for a single commit, so this list is mostly empty.
+    /// The other commits. Most replies wait for a single commit, so this list is usually empty.
     more: Vec<CommitPoint>,
 }
 

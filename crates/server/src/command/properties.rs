@@ -1,11 +1,11 @@
 //! The properties of a request that do not depend on its keys. Each dialect assigns the properties
-//! in one exhaustive `match`, so a new request does not compile without properties.
+//! in one exhaustive `match`, so a new kind of request does not compile without properties.
 
 use super::meta;
 use larder_protocol::StoreMode;
 use larder_protocol::meta::Meta;
 
-/// The properties of a request. By default, none of them applies.
+/// The properties of a request. By default, all flags are false.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Properties<'r> {
     /// True if the client wants no reply, not even an error.
@@ -15,8 +15,8 @@ pub(crate) struct Properties<'r> {
     /// True if the request most probably takes the lock of its key's stripe in the index, so that
     /// the lock is worth prefetching.
     pub(crate) locks: bool,
-    /// True if the request may take long or closes the connection. Later requests of the connection
-    /// must then wait for its next turn.
+    /// True if the request may take long or closes the connection. A batch ends with such a
+    /// request. The connection parses later input, if it is still open, in the worker's next turn.
     pub(crate) ends_turn: bool,
     /// The effect of the request on its items.
     pub(super) effect: Effect<'r>,
@@ -56,7 +56,8 @@ impl Properties<'_> {
         Properties { stores: true, effect, ..Self::CHANGES }
     }
 
-    /// Returns true if the request only reads, so that it can be executed again.
+    /// Returns true if the request only reads. If a commit that its reply waits for fails, the
+    /// connection executes such a request again.
     pub(crate) fn only_reads(&self) -> bool {
         match self.effect {
             Effect::Reads => true,
@@ -65,7 +66,8 @@ impl Properties<'_> {
         }
     }
 
-    /// Returns true if the request most probably sets its key unconditionally.
+    /// Returns true if the request sets its key unconditionally. Does not check whether the flags
+    /// of a meta command are valid.
     #[inline]
     pub(crate) fn overwrites(&self) -> bool {
         match self.effect {

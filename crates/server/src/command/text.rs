@@ -172,7 +172,8 @@ impl Dialect for Text {
     }
 }
 
-/// Replies that the engine refused the request, unless the client wants no reply.
+/// Sends an error reply with the reason why the engine refused the request, unless the client wants
+/// no reply.
 #[cold]
 fn refused(x: &mut Execution<'_, '_>, request: &Request<'_>, refusal: Refusal) -> Executed {
     let properties = Text::properties(request);

@@ -5,12 +5,12 @@
 //!
 //! While no value waits for a place, the values with places may arrive at any speed. While other
 //! values wait, the client of a value with a place must not pause for longer than [`PAUSE`]. After
-//! a grace period, its value must also arrive at [`LEAST_RATE`]. Otherwise the value's memory goes
-//! to the next value in the queue, and the client receives the error for a lack of memory.
+//! a grace period, its value must also arrive at [`LEAST_RATE`]. Otherwise the value loses its
+//! memory to the next value in the queue, and its client receives the error for a lack of memory.
 //!
-//! Values longer than 1/[`LONG_SHARE`] of the whole share have a separate queue and are received
-//! one at a time. So a client that announces a gigabyte does not delay a client that announces a
-//! megabyte.
+//! Values longer than 1/[`LONG_SHARE`] of the memory for arriving values have a separate queue and
+//! are received one at a time. So a client that announces a gigabyte does not delay a client that
+//! announces a megabyte.
 
 use super::value_buffers::{self, ValueBuffer, ValueBufferPool};
 use larder_engine::{Engine, LargeValue, Value};
@@ -27,9 +27,9 @@ const LONG_SHARE: u64 = 4;
 const USUAL: u64 = 1 << 20;
 /// The longest pause of a client that sends an admitted value while other values wait for a place.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time after which an admitted value loses its place to a waiting value, if the server may have
-/// caused the delay. The server may be the cause if it has not read a byte of the value yet, or had
-/// no memory for its bytes.
+/// The longest pause of an admitted value while other values wait, if the server may have caused
+/// the pause. The server may be the cause if it has not read any byte of the value yet, or had no
+/// memory for the bytes that arrived.
 const IDLE: Duration = Duration::from_secs(5);
 /// Grace period after a value's first byte, in which no lowest rate is required.
 const GRACE: Duration = Duration::from_millis(500);
@@ -49,7 +49,8 @@ pub(super) enum Memory {
     /// away. In the second case, the rest of the value is discarded.
     #[default]
     None,
-    /// A buffer of the pool. When the value is complete, it is copied from the buffer into the log.
+    /// A buffer of the [`ValueBufferPool`]. When the value is complete, it is copied from the
+    /// buffer into the log.
     Buffer(ValueBuffer),
     /// Memory of the engine in which the complete item stays, so the value is never copied.
     Large(LargeValue),
@@ -79,12 +80,12 @@ pub(super) enum ArrivalState {
     Expelled,
 }
 
-/// The state of a value that is being received. The value's connection and the checks of all
-/// workers share this state.
+/// The state of a value that is being received. The worker of the value's connection shares this
+/// state with all other workers, which check the rate of the value.
 struct Arriving {
     /// Length of the value, in bytes.
     len: usize,
-    /// Share of the memory for arriving values that the place reserves, in bytes.
+    /// The share of the memory for arriving values that the value's place reserves, in bytes.
     memory: u64,
     waker: Waker,
     state: Mutex<ArrivingState>,
@@ -99,7 +100,7 @@ struct ArrivingState {
     idle_since: Option<Instant>,
     /// True if the server had no memory for the bytes that arrived last.
     starved: bool,
-    /// True if the value and its trailer have arrived completely.
+    /// True if the value has arrived completely, with the bytes that end it in the protocol.
     complete: bool,
     arrived: usize,
     memory: Memory,
@@ -114,17 +115,19 @@ impl Arriving {
         self.lock().arrival_state = ArrivalState::Admitted;
     }
 
-    /// Checks the rate of the value. If the value is too slow and `may` is true, expels the value
-    /// and takes its memory away. `may` is false once the check has freed enough memory. Returns
-    /// the number of bytes that had arrived, or `None` if the value keeps its place.
+    /// Checks the rate of the value. If the value is too slow and `may` is true, expels the value,
+    /// frees its memory, and returns the number of bytes of the value that this memory held. `may`
+    /// is false once the check has freed enough memory. Returns `None` if the value keeps its
+    /// place.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
         let slow = match state.times {
             _ if state.complete => false,
             // No byte of the value was received yet, perhaps because the server has not read the
-            // input. This time must have a bound. The server reads no input from a client that does
-            // not read its replies, so such a client could otherwise keep its place for ever.
+            // input. The wait for the first byte must have a bound: the server reads no input from
+            // a client that does not read its replies, so such a client could keep its place for
+            // ever.
             None => since(*state.idle_since.get_or_insert(now)) > IDLE,
             Some((_, last)) if state.starved => since(last) > IDLE,
             Some((first, last)) => {
@@ -234,7 +237,7 @@ impl Arrivals {
         }
     }
 
-    /// Requests a place for a value of `len` bytes. If the value has to wait, wakes `waker` when
+    /// Requests a place for a value of `len` bytes. If the value has to wait, `waker` is woken when
     /// the value is admitted.
     pub(super) fn enter(self: &Arc<Self>, len: usize, waker: &Waker) -> Arrival {
         let memory = match len <= self.engine.large_value_threshold() {
@@ -336,7 +339,7 @@ impl Arrival {
         state.times = Some((state.times.map_or(now, |(first, _)| first), now));
     }
 
-    /// Notes that the value and its trailer have arrived completely.
+    /// Notes that the value has arrived completely, with the bytes that end it in the protocol.
     pub(super) fn complete(&self) {
         self.place.lock().complete = true;
     }

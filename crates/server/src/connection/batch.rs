@@ -1,6 +1,6 @@
 //! Batches of requests. The worker parses all requests of a batch, then prefetches the records of
-//! all keys, then executes all requests. The worker reuses the memory of a batch in the next call,
-//! so a request costs no allocation.
+//! all keys, then executes all requests. The worker reuses the memory of one batch for the next, so
+//! a request costs no allocation.
 
 use super::body::Announced;
 use super::{Connection, State, Step, Worker};
@@ -16,7 +16,7 @@ use larder_protocol::{KeySink, Parse, Then};
 /// The largest number of requests in a batch.
 const REQUESTS_MAX: usize = 64;
 /// Number of requests between the prefetch of a lock and its use. With a much larger number,
-/// another thread would often take the lock's cache line away before its use.
+/// another thread would often take the lock's cache line away before the lock is used.
 const LOCKS_AHEAD: usize = 4;
 
 /// Vectors that a worker reuses for its batches. The vectors are empty between batches.
@@ -58,8 +58,8 @@ impl Batched for Binary {
     }
 }
 
-/// Empties a vector and returns its allocation for elements with another lifetime. The standard
-/// library keeps the allocation when a vector's own iterator is collected into a vector.
+/// Empties a vector and returns it with the lifetime of its elements changed. The new vector has
+/// the same allocation: the standard library reuses it when `into_iter` is collected into a vector.
 fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.clear();
     elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
@@ -134,8 +134,9 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         self.keys
     }
 
-    /// Fetches the records of all keys. This is the second stage of prefetching, after the index
-    /// buckets. For a single key, prefetching would save nothing.
+    /// Fetches the records of the first [`PREFETCH_WINDOW`] keys, also from the device. This is the
+    /// second stage of prefetching, after the index buckets. For a single key, it would save
+    /// nothing.
     #[inline]
     pub(super) fn fetch_records(&mut self) {
         if self.keys.len() > 1 {
@@ -145,10 +146,11 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
         }
     }
 
-    /// Fetches the records of all requests in `entries`. If a storage request whose value has not
-    /// arrived follows these requests, also fetches its record. `overwrites` is true if that
-    /// storage request sets its key unconditionally. For an unconditional set, the engine does not
-    /// read the old record from the device unless the set needs this record.
+    /// Fetches the records of the requests in `entries`, as [`fetch_records`](Self::fetch_records)
+    /// does. A storage request whose value has not arrived may follow them; its record is fetched
+    /// too. `overwrites` is true if this storage request sets its key unconditionally. If an
+    /// unconditional set may replace the old record unread, this record is not read from the
+    /// device.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);
@@ -188,7 +190,7 @@ pub(super) fn end_within(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - whole.as_ptr() as usize + part.len()
 }
 
-/// Parses requests until the batch is full or no complete request is left.
+/// Parses requests into `entries` and returns why parsing stopped.
 #[inline]
 fn parse<'a, D: Dialect>(
     bytes: &'a [u8],

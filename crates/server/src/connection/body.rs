@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// request includes its value.
 const HELD_MAX: usize = 16 << 10;
 
-/// The longest trailer of any protocol, in bytes.
+/// The longest trailer of any protocol, in bytes. Here a *trailer* is the bytes that end a value:
+/// `\r\n` in the text protocol, nothing in the binary protocol.
 const TRAILER_MAX: usize = 2;
 
 /// The lengths that the header of a storage request announces.
@@ -47,7 +48,7 @@ impl Announced {
 pub(super) struct Body {
     header: Arc<[u8]>,
     /// The value's place (see `arrivals.rs`), or its position in the queue for a place; `None`
-    /// before its first byte.
+    /// until the first bytes of the value arrive.
     arrival: Option<Arrival>,
     announced: Announced,
     /// Bytes of value and trailer that have arrived.
@@ -64,11 +65,11 @@ pub(super) struct Body {
 /// How a storage request is timed.
 struct BodyTiming {
     class: CommandClass,
-    /// The data for timing the request apart from the other commands of the same call of the
-    /// service. `None` if commands are not timed.
+    /// The data with which the request is timed on its own, apart from the other commands that the
+    /// same call of the service executes. `None` if commands are not timed.
     apart: Option<Timing>,
-    /// True if the request had to wait while its value was received. If so, the request is timed
-    /// apart even if its reply is not withheld.
+    /// True if the request had to wait while its value was received. Such a request is timed on its
+    /// own, as are all requests with withheld replies.
     has_waited: bool,
 }
 
@@ -78,9 +79,9 @@ enum Received {
     All,
     /// More input is needed.
     Part,
-    /// The value waits for a place, or for memory.
+    /// The value waits for a place, or for memory that is being reclaimed.
     Wait,
-    /// There is no memory for the value.
+    /// The value gets no memory, or has lost its place. The request must be refused.
     NoMemory,
 }
 
@@ -209,8 +210,8 @@ impl Worker {
         Step::Next
     }
 
-    /// Returns how to time a request. `waited` says for how many nanoseconds the request had waited
-    /// before this call, and for which reasons.
+    /// Returns the data with which a request is timed. `waited` has the time for which the request
+    /// has waited so far, in nanoseconds, and the reasons for this.
     fn time_body<D: Dialect>(
         &self,
         request: &D::Request<'_>,

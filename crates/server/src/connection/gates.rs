@@ -4,8 +4,8 @@
 //!
 //! During a call of the service, replies are written to the output, whether they are withheld or
 //! not. At the end of the call, the queue [absorbs](Gates::absorb) the output from the first gate
-//! on. A *position* is an offset in all replies since the queue was created. So positions stay
-//! valid while bytes are released.
+//! on. A *position* is the distance of a byte from the first byte that the queue has withheld. So
+//! positions stay valid while bytes are released.
 //!
 //! Invariants: gates stand in the order of their replies and do not overlap. The first withheld
 //! byte is the first byte of the first gate's reply. No byte is released before the commits of
@@ -74,7 +74,7 @@ pub(super) enum Front {
     None,
     /// The first gate still waits for a commit.
     Pending,
-    /// The first gate's commit has failed, and no fixed reply can replace its reply.
+    /// The first gate's commit has failed, and no fixed reply can replace the gate's reply.
     Failed,
 }
 
@@ -86,14 +86,15 @@ pub(super) struct Gates {
     /// The position of the first byte in `bytes`.
     base: u64,
     gates: SmallVec<[Gate; 1]>,
-    /// The sum of the gates' costs, in bytes.
+    /// Sum of [`Gate::cost`] over `gates`: the memory of the gates, in bytes, without their
+    /// replies.
     cost: usize,
-    /// For each lane, the last commit that any gate has waited for. The worker requests these
-    /// commits.
+    /// The latest commit of each lane among the commits of all gates that were ever added. A
+    /// release of gates does not change this list. The worker requests these commits.
     lanes: SmallVec<[CommitPoint; 1]>,
     /// Offset in the output of the running call at which the withheld bytes begin.
     split: usize,
-    /// Bytes charged to the budget.
+    /// The bytes of this queue that are charged to the memory budget.
     charged: usize,
     /// True if the connection must close once all replies are released.
     pub(super) closing: bool,
@@ -131,7 +132,8 @@ impl Gates {
         });
     }
 
-    /// Calls `visit` with the last commit of each lane that the gates wait for.
+    /// Calls `visit` with the latest commit of each lane among the commits of all gates that were
+    /// added.
     pub(super) fn each_lane(&self, visit: impl FnMut(CommitPoint)) {
         self.lanes.iter().copied().for_each(visit);
     }
@@ -142,16 +144,16 @@ impl Gates {
         self.base + (self.bytes.len() + place - self.split) as u64
     }
 
-    /// Moves the output of the call from the first gate on into the queue.
+    /// Moves the withheld bytes at the end of the output into the queue.
     pub(super) fn absorb(&mut self, output: &mut OutputBuffer<'_>) {
         self.bytes.extend_from_slice(&output.bytes()[self.split..]);
         output.truncate(self.split);
     }
 
-    /// Appends all replies that may be sent to the output. `state` returns the state of a commit.
+    /// Appends to `output` all replies that may be sent now. `state` returns the state of a commit.
     /// For each of these replies that has a timing, calls `released` with the timing and the
-    /// reply's length. Must run at the beginning of a call of the service, or after
-    /// [`absorb`](Self::absorb).
+    /// reply's length. The output must not contain withheld bytes, so this method must run at the
+    /// beginning of a call of the service, or after [`absorb`](Self::absorb).
     pub(super) fn release(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -259,12 +261,14 @@ impl Gates {
             .any(|gate| changes(gate) && gate.points.state(&state) != CommitState::Failed)
     }
 
-    /// Returns how many bytes of the output's limit the withheld replies and their gates use.
+    /// Returns the size of the withheld replies and their gates, in bytes. They count against the
+    /// limit of the output.
     pub(super) fn load(&self) -> usize {
         self.bytes.len() + self.cost
     }
 
-    /// Adjusts the charge to `budget` to the memory that this queue uses now.
+    /// Charges or releases bytes of `budget`, so that the charge equals the memory that this queue
+    /// uses now.
     pub(super) fn charge(&mut self, budget: &impl Budget) {
         let bytes = if self.bytes.spilled() { self.bytes.capacity() } else { 0 };
         let gates = (self.gates.capacity() - self.gates.len()) * GATE;
@@ -294,7 +298,7 @@ pub(super) struct Failed {
     pub(super) points: Points,
     /// The replacement for the gate's reply.
     pub(super) repair: Repair,
-    /// True if the rest of a long value would have followed.
+    /// True if the gate's reply ended within a long value, whose rest was not written yet.
     pub(super) open: bool,
     /// The timing of the gate's command.
     pub(super) timing: Option<Timing>,

@@ -1,5 +1,6 @@
-//! Records slow commands. Only after a slow call, the worker parses the call's first request again
-//! to learn its name and key. So calls that are not slow pay little.
+//! Records slow commands. The worker times *calls*: a call answers all commands of a connection
+//! that arrived together. Only after a slow call does the worker parse the call's first request
+//! again, to learn the request's name and key. So calls that are not slow pay little.
 
 use super::batch::KeyBatch;
 use super::{Connection, Protocol, State, Worker};
@@ -25,7 +26,8 @@ pub(super) enum First<'i> {
     /// The request's value was being received when the call began. Holds the request's header, and
     /// the length of the whole request in bytes.
     Header(Arc<[u8]>, usize),
-    /// The call continued other work, for example a reply that was sent in part.
+    /// The call did not begin with a request. For example, it continued a reply that was sent in
+    /// part.
     Unknown,
 }
 
@@ -45,7 +47,7 @@ impl<'i> First<'i> {
     }
 }
 
-/// The facts about the first request of a call that a record of a slow call shows.
+/// What the list of slow commands shows about the first request of a slow call.
 struct FirstRequest {
     class: CommandClass,
     name: Option<Box<str>>,
@@ -107,8 +109,8 @@ impl Worker {
             return;
         }
         let (bytes, request_bytes) = match &first {
-            // If `follows` is true, the first request is timed and recorded apart from its call. So
-            // the record of the call must not name that request.
+            // If `follows` is true, the call's first request is timed alone, and `note_released`
+            // records it. So the entry for the call must not name that request.
             _ if answered.follows => (&[][..], received),
             First::Input(bytes) => (*bytes, received),
             First::Header(header, len) => (&**header, *len),
@@ -135,8 +137,8 @@ impl Worker {
         });
     }
 
-    /// Counts a command that was timed apart from its call, and records it if it was slow. Called
-    /// when the command's reply of `len` bytes may be sent.
+    /// Counts a command that was timed alone, not with the other commands of its call, and records
+    /// it if it was slow. Called when the command's reply of `len` bytes may be sent.
     pub(super) fn note_released(
         &self,
         id: ConnectionId,

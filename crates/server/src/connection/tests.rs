@@ -1,6 +1,6 @@
 //! Tests of requests and replies without a socket. `tests/replies.txt` is a table of replies
-//! observed from memcached 1.6.45. The other files test, for example, input in pieces, output that
-//! the client does not take, long values, and replies that wait for commits.
+//! observed from memcached 1.6.45. The other files in `tests/` test, for example, input in pieces,
+//! output that the client does not take, long values, and replies that wait for commits.
 
 mod commits;
 mod counters;

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The charges of all idle buffers together are at most 1/`IDLE_PART` of the limit for arriving
-/// values.
+/// values, and at most [`IDLE_MAX`] bytes.
 const IDLE_PART: u64 = 8;
-/// The largest sum of the charges of all idle buffers, in bytes.
+/// The largest sum of the charges of all idle buffers, in bytes, even if the limit for arriving
+/// values is high.
 const IDLE_MAX: u64 = 16 << 20;
 /// The largest number of idle buffers.
 const IDLE_COUNT: usize = 64;
@@ -28,7 +29,8 @@ const POOLED_MIN: usize = 64 << 10;
 /// buffers are as long as their value and do not return to the pool.
 const POOLED_MAX: usize = 1 << 20;
 /// The smallest charge of a buffer that is not empty, in bytes, unless the buffer's capacity is
-/// smaller. A charge that becomes too small is at least doubled, up to the capacity.
+/// smaller. If a value grows beyond its buffer's charge, the charge is at least doubled, up to the
+/// capacity.
 const CHARGE_STEP: usize = 16 << 10;
 
 /// Returns the capacity of the buffer for a value of `len` bytes.
@@ -100,8 +102,8 @@ impl ValueBufferPool {
         Some(ValueBuffer { pool: Arc::clone(self), capacity, allocation })
     }
 
-    /// Takes back a buffer of `capacity` bytes, and frees the oldest idle buffers beyond the
-    /// limits.
+    /// Takes back a buffer of `capacity` bytes. Frees the oldest idle buffers until the rest is
+    /// within [`IDLE_COUNT`] and [`room`](Self::room).
     fn put_back(&self, capacity: usize, mut allocation: Allocation) {
         allocation.bytes.clear();
         let mut idle = self.idle();
@@ -120,7 +122,8 @@ impl ValueBufferPool {
         self.free_excess(idle, None);
     }
 
-    /// Frees idle buffers that are beyond the limits, and buffers that were idle for [`IDLE_TIME`].
+    /// Frees buffers that were idle for [`IDLE_TIME`], and then the oldest idle buffers until the
+    /// rest is within [`IDLE_COUNT`] and [`room`](Self::room).
     pub(crate) fn trim(&self, now: Instant) {
         self.free_excess(self.idle(), Some(now));
     }
@@ -266,8 +269,8 @@ mod tests {
         let again: Vec<ValueBuffer> = (0..latest).map(|_| receive(&pool, 200_000)).collect();
         assert_eq!(buffer_bytes(&pool), before);
         drop(again);
-        // The pool does not keep buffers that are too small, too large or hardly used. When such a
-        // buffer is returned to the pool, idle buffers must stay.
+        // The pool does not keep a buffer that is too small, too large or almost empty. When such a
+        // buffer returns, the pool must not free idle buffers for it.
         for len in [20_000, limit(&pool) as usize + 1] {
             drop(receive(&pool, len));
             assert_eq!(buffer_bytes(&pool), before);

@@ -1,10 +1,11 @@
-//! A worker's handling of replies that wait for commits. The worker withholds these replies at the
-//! end of a call, sends them when their commits are durable, and replaces them when a commit fails.
+//! A worker's handling of replies that wait for commits. The worker withholds such a reply until
+//! the commits that it waits for are durable, and replaces it if one of them fails.
 //!
-//! A change whose commit failed gets an error reply. A retrieval whose commit failed is executed
-//! again, as if it had arrived a moment later. The engine undoes the changes of a failed commit
-//! before it reports the failure, so the repeated retrieval does not see them. If a later change of
-//! the same client has taken effect, the retrieval gets an error instead, because a request must
+//! A change whose commit failed gets an error reply. A retrieval waits for the commits of the
+//! changes that it saw. If one of them fails, the retrieval is executed again, as if it had arrived
+//! a moment later. The engine undoes the changes of a failed commit before it reports the failure,
+//! so the repeated retrieval does not see them. If the client has sent a change after the
+//! retrieval, and that change has taken effect, the retrieval gets an error instead: a request must
 //! not see a change that follows it.
 
 use super::batch::KeyBatch;
@@ -19,7 +20,7 @@ use crate::waits::{Wait, Waits};
 use larder_protocol::Parse;
 use std::sync::Arc;
 
-/// The result of executing a retrieval again after its commit failed.
+/// The result of executing a retrieval again after a commit that its reply waited for has failed.
 enum RetryOutcome {
     /// The output holds the reply. A long value is present if its rest is still to be sent.
     Done(Option<Box<LongValue>>),
@@ -31,9 +32,9 @@ enum RetryOutcome {
 }
 
 impl Connection {
-    /// Withholds the reply to `request`, which is the output from `start` on, until the commits in
-    /// `x` are durable. `whole` is the request as it arrived. Returns false if there is nothing to
-    /// withhold.
+    /// Withholds the output from `start` on, which is the reply to `request`, until the commits in
+    /// `x.points` are durable. `whole` is the request as it arrived. Returns false if there is
+    /// nothing to withhold.
     #[inline(never)]
     pub(super) fn withhold_reply<D: Dialect>(
         &mut self,
@@ -47,8 +48,8 @@ impl Connection {
         let (repair, open) = match executed {
             // The request was not executed, so there is no reply yet.
             Executed::Again => (Repair::Say(FailureReply::Silent), false),
-            // Later calls write the rest of this reply. If the commit of the first part fails, no
-            // replacement for that part would fit the rest.
+            // Later calls write the rest of this reply. If a commit that this part waits for fails,
+            // no replacement for this part would fit the rest.
             Executed::Keys(part) => (Repair::Close, part.value.is_some()),
             _ if D::properties(request).only_reads() => {
                 (Repair::Again(whole.into()), matches!(executed, Executed::Value(_)))
@@ -58,9 +59,9 @@ impl Connection {
         self.withhold_output(x, start, repair, open, timing)
     }
 
-    /// Withholds the output from `start` on until the commits in `x` are durable. `open` means that
-    /// the output ends within a long value. With `timing`, the command's latency is counted when
-    /// the reply is sent. Returns false if there is nothing to withhold.
+    /// Withholds the output from `start` on until the commits in `x.points` are durable. `open`
+    /// means that the output ends within a long value. With `timing`, the command's latency is
+    /// counted when the reply is sent. Returns false if there is nothing to withhold.
     pub(super) fn withhold_output(
         &mut self,
         x: &mut Execution<'_, '_>,
@@ -88,8 +89,8 @@ impl Connection {
 }
 
 impl Worker {
-    /// Writes the withheld replies that may be sent to the output. Returns a flow if the connection
-    /// must do nothing else in this call.
+    /// Writes to `output` the withheld replies that may be sent now. Returns a flow if the
+    /// connection must do nothing else in this call.
     #[inline(never)]
     pub(super) fn release(
         &mut self,
@@ -128,8 +129,9 @@ impl Worker {
         }
     }
 
-    /// Replaces the first withheld reply, whose commit has failed. Returns `None` if the caller can
-    /// continue with the next withheld reply. Otherwise returns what the event loop must do next.
+    /// Replaces the first withheld reply, because a commit that it waited for has failed. Returns
+    /// `None` if the caller can continue with the next withheld reply. Otherwise returns what the
+    /// event loop must do next.
     fn repair(
         &mut self,
         connection: &mut Connection,
@@ -191,8 +193,8 @@ impl Worker {
         }
     }
 
-    /// Executes a retrieval again. If `overtaken` is true, a later change of the same client has
-    /// taken effect, so writes an error instead.
+    /// Executes a retrieval again. `overtaken` is true if the client sent a change after the
+    /// retrieval, and that change has taken effect. Then this function writes an error instead.
     fn again<D: Dialect>(
         &self,
         request: &[u8],
@@ -224,9 +226,9 @@ impl Worker {
         }
     }
 
-    /// Ends a call of a connection that withholds replies. Takes these replies out of the output,
-    /// requests their commits, and returns how the connection continues. `flow` is how the
-    /// connection would continue if no reply were withheld.
+    /// Ends a worker's call for a connection that withholds replies. Takes these replies out of the
+    /// output, requests the commits that they wait for, and returns how the connection continues.
+    /// `flow` is how the connection would continue if no reply were withheld.
     #[inline(never)]
     pub(super) fn withhold(
         &mut self,
@@ -241,8 +243,8 @@ impl Worker {
         gates.charge(&**self.session.engine());
         gates.each_lane(|point| self.session.wake_on_commit(point));
         if !gates.is_pending(|point| self.session.commit_state(point)) {
-            // The commit ended before `wake_on_commit` requested a wake-up. Such a wake-up may come
-            // late or never, so the connection continues at once.
+            // The commit ended before `wake_on_commit` requested a wake-up. The wake-up may
+            // therefore come late or never, so the connection continues at once.
             return Flow::Drain;
         }
         match flow {

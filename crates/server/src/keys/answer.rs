@@ -15,9 +15,9 @@ pub(super) enum KeyOutcome {
 /// Length of the header of a reply of the binary protocol, in bytes.
 const HEADER: usize = 24;
 
-/// Returns what the reply to a retrieval says about `key`, one of the answered keys. If the reply
-/// ends inside a long value, the worker sends the rest of the value later. The returned length
-/// includes the rest, because it is computed from the header of the value.
+/// Returns what the reply to a retrieval says about `key`, one of the keys that the reply answers.
+/// If the reply ends inside a long value, the worker sends the rest of the value later. The
+/// returned length includes the rest, because it is computed from the header of the value.
 pub(super) fn key_outcome(reply: &[u8], key: &[u8]) -> KeyOutcome {
     match reply {
         [0x81, ..] => of_header(reply).unwrap_or(KeyOutcome::Nothing),
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(key_outcome(twisted, b"c"), KeyOutcome::Missing);
         assert_eq!(key_outcome(b"END\r\n", b"a"), KeyOutcome::Missing);
         assert_eq!(key_outcome(b"", b"a"), KeyOutcome::Missing);
-        // Only the beginning of a long value was sent, but its whole length must count.
+        // Only the beginning of a long value was sent, but the result must have the whole length.
         let long = b"VALUE a 0 1000000\r\nxxxx";
         assert_eq!(key_outcome(long, b"a"), KeyOutcome::Found(19 + 1_000_000 + 2));
         assert_eq!(key_outcome(long, b"b"), KeyOutcome::Missing);

@@ -1,8 +1,9 @@
 //! The sampled requests of all workers: a sketch of the hottest keys, and a window of the latest
 //! requests with the prefixes of their keys.
 //!
-//! A worker never waits for the lock: if the lock is taken, the sample is dropped and counted as
-//! lost. Only the admin port takes the lock for long, to copy the data.
+//! One lock protects the samples. A worker never waits for it: if the lock is taken, the worker
+//! drops its sample and counts it as lost. Only the admin port takes the lock for long, to copy the
+//! samples.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,17 +14,18 @@ use super::sampling::interval_for;
 use super::sketch::{Sampled, SketchEntry};
 use super::window::Window;
 
-/// A sketch counts keys by group. In this sketch, all keys belong to this group.
+/// A [`Sketch`](super::sketch::Sketch) counts a key separately for each `group` that a caller
+/// names. Here all keys have this group.
 const ONE: u64 = 0;
 /// The age at which requests leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
-/// The number of samples per second that `interval` aims at.
+/// The number of samples per second at which sampling aims.
 const AIM: u64 = 1024;
-/// The bounds of `interval`: on average, one of 16 to 16 384 keys is sampled. The lower bound
-/// limits the cost of a request. The upper bound limits the time until a change of the load takes
-/// effect.
+/// The bounds of the sampling interval: on average, one of 16 to 16 384 keys is sampled. The lower
+/// bound limits the cost of a request. The upper bound limits the time until a change of the load
+/// takes effect.
 const INTERVALS: (u32, u32) = (16, 16_384);
-/// The value of `interval` before the load is known: on average, one of 64 keys is sampled.
+/// The sampling interval before the load is known: on average, one of 64 keys is sampled.
 const FIRST: u32 = 64;
 
 /// A sampled request in the window.
@@ -42,14 +44,14 @@ pub(super) enum RequestKind {
     Write,
 }
 
-/// A request as a worker sees it.
+/// One key of a request that a worker samples.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenRequest<'a> {
     pub(super) key: &'a [u8],
     pub(super) kind: RequestKind,
     /// Bytes of the found item in the reply, plus the bytes of the request if it writes.
     pub(super) bytes: usize,
-    /// The number of requests that this sample stands for.
+    /// The number of keys of requests that this sample stands for.
     pub(super) weight: u32,
     pub(super) time_ms: u64,
 }
@@ -64,15 +66,16 @@ pub(crate) struct HotKeys {
     state: Mutex<HotState>,
 }
 
-/// The state while sampling is on; `None` before the first sample or heartbeat.
+/// The samples since sampling was turned on. `None` before the first sample or the first
+/// [`HotKeys::beat`].
 type HotState = Option<Box<HotSamples>>;
 
 #[derive(Debug)]
 struct HotSamples {
     aged: AgedSketch,
     window: Window<RequestSample>,
-    /// Sum of the weights of the samples since `beat_ms`: the number of keys that these samples
-    /// stand for.
+    /// The number of keys of requests that the samples since `beat_ms` stand for. This is the sum
+    /// of the samples' weights.
     keys: u64,
     beat_ms: u64,
 }
@@ -120,7 +123,8 @@ impl HotKeys {
 
     /// Turns sampling on or off. Each worker notices the change in its next turn.
     pub(crate) fn set_on(&self, on: bool) {
-        // The interval is read under the lock, so that two calls cannot both find a change.
+        // The interval is read under the lock, so that of two calls with the same `on` only one
+        // drops the samples.
         let mut state = self.lock();
         if on != self.is_on() {
             *state = None;

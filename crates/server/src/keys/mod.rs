@@ -1,9 +1,9 @@
 //! Statistics of keys for the admin port. Samples of requests give the hottest keys. Samples of the
-//! index give items, bytes and times to live by prefix, and the largest items. Counted refusals
-//! give the keys that rate limits refuse most.
+//! index give items, bytes and times to live by prefix, and the largest items. Counts of refused
+//! requests give the keys that rate limits refuse most.
 //!
-//! Invariants: sampling allocates no memory that grows with the number of keys or clients. Workers
-//! never wait for a sample.
+//! Invariants: sampling allocates no memory that grows with the number of keys or clients. A worker
+//! that takes a sample never waits for a lock.
 
 mod aged;
 mod answer;

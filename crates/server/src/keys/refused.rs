@@ -1,8 +1,9 @@
 //! The keys whose requests are refused most often by rate limits. While refusals are few, workers
 //! count each of them. At high rates, workers sample one refusal in N.
 //!
-//! A worker never waits for the lock: if the lock is taken, the refusal is dropped and counted as
-//! lost. One sketch serves all policies, so the memory does not grow with their number.
+//! One lock protects the counts. A worker never waits for it: if the lock is taken, the worker
+//! drops the refusal and counts it as lost. One sketch serves all policies, so the memory does not
+//! grow with their number.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -14,16 +15,16 @@ use super::sketch::{Sampled, SketchEntry};
 
 /// The largest number of keys in a list.
 const LISTED: usize = 50;
-/// The least aged number of refusals of a key in a list. Ageing reduces a single refusal to this
-/// number in 2 minutes.
+/// A list omits keys whose number of refusals has aged to less than this. Ageing reduces a single
+/// refusal to this number in 2 minutes.
 const LEAST: f64 = 1.0 / 16.0;
 
 /// The number of samples per second that sampling aims at. One refusal in n is a sample, where n is
 /// the number of refusals per second divided by `AIM`, rounded down. So with fewer than 2 × `AIM`
 /// refusals per second, n is 1.
 const AIM: u64 = 4096;
-/// The bounds of `interval`: the least and the greatest mean number of refusals per sample. The
-/// upper bound limits the time until a change of the load takes effect.
+/// The bounds of the sampling interval: the least and the greatest mean number of refusals per
+/// sample. The upper bound limits the time until a change of the load takes effect.
 const INTERVALS: (u32, u32) = (1, 4096);
 
 /// The refused keys of all workers.
@@ -34,18 +35,19 @@ pub(crate) struct RefusedKeys {
     /// Number of refusals since the last ageing that were dropped because the lock was taken.
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
-    /// The time of the last ageing. A new `RefusedState` begins at this time. The time is 0 before
-    /// the first [`beat`](Self::beat), so this first call ages away all refusals that were counted
-    /// before it.
+    /// The time of the last ageing, at which a new `RefusedState` begins. It is 0 before the first
+    /// [`beat`](Self::beat). So that `beat` sees all refusals counted before it as very old, and
+    /// removes them.
     aged_ms: AtomicU64,
-    /// Hashes names of policies to groups of the sketch.
+    /// Hashes the name of a policy to the `group` by which the sketch keeps policies apart.
     groups: RandomState,
 }
 
 #[derive(Debug)]
 struct RefusedState {
-    /// Refused requests count as reads. Requests over the limit of a shadow policy, which lets them
-    /// pass, count as writes.
+    /// Counts the refusals of each key. The sketch has two counts per key. Here its `reads` are
+    /// refused requests, and its `writes` are requests that a shadow policy lets pass over its
+    /// limit.
     aged: AgedSketch,
     /// Number of lost refusals, aged like the weights of the sketch.
     lost: f64,
@@ -80,12 +82,13 @@ pub(crate) struct RefusedKey {
     pub(crate) policy: Option<String>,
     pub(crate) key: Vec<u8>,
     pub(crate) refused_per_second: f64,
-    /// Requests per second that a shadow policy let pass.
+    /// Requests per second that exceeded the limit, but that a shadow policy let pass.
     pub(crate) shadow_per_second: f64,
-    /// The largest number of requests per second that may be missing, because they came before the
-    /// key entered the sketch.
+    /// Upper bound of the requests per second that the two rates may lack, because these requests
+    /// came before the key entered the sketch.
     pub(crate) missing: f64,
-    /// Two standard errors of the two rates together; 0 if every refusal was counted.
+    /// Two standard errors of the sum of the two rates, `refused_per_second` and
+    /// `shadow_per_second`; 0 if every refusal was counted.
     pub(crate) error: f64,
 }
 
@@ -139,8 +142,9 @@ impl RefusedKeys {
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
         state.since_beat = state.since_beat.saturating_add(weight.into());
         let weight = f64::from(weight);
-        // A refusal that is sampled with probability 1/weight and counts `weight` has this
-        // variance. If every refusal is sampled, the weight is 1 and the variance is 0.
+        // The sample stands for `weight` refusals, each of which was sampled with probability
+        // 1/weight. This estimate of their number has the variance below. If every refusal is
+        // sampled, the weight is 1 and the variance is 0.
         let variance = weight * (weight - 1.0);
         let sampled = Sampled { weight, variance, writes: shadow, bytes: 0 };
         state.aged.sketch.count(self.group_of(policy), key, sampled);
@@ -212,8 +216,8 @@ impl RefusedKeys {
         state
     }
 
-    /// Returns the group of a policy in the sketch. Different names practically never have the same
-    /// group.
+    /// Returns the `group` under which the sketch counts the keys of a policy. Different policies
+    /// practically never have the same group.
     fn group_of(&self, policy: Option<&str>) -> u64 {
         self.groups.hash_one(policy)
     }

@@ -1,10 +1,10 @@
 //! The report of the keys, as the admin port shows it: estimates with their errors.
 //!
-//! All errors are two standard deviations of the sampling. With n samples of items, a share p has
-//! the error 2·√(p(1-p)/n). For this error, p is computed with four additional samples, two of
-//! which have the prefix (A. Agresti and B. Coull, 1998). So a share of 0 or 1 has an error too.
-//! The samples and the server's number of items include expired items that were not removed yet.
-//! The counts of prefixes do not.
+//! All errors are two standard deviations of the sampling. If a share p of n sampled items has a
+//! prefix, the error of p is 2·√(p(1-p)/n). This error is computed with four additional samples,
+//! two of which have the prefix (A. Agresti and B. Coull, 1998). So a share of 0 or 1 has an error
+//! too. The samples and the server's number of items include expired items that were not removed
+//! yet. The counts of the items of a prefix do not include expired items.
 
 use larder_engine::Engine;
 use serde::Serialize;
@@ -49,6 +49,7 @@ struct Requests {
     /// The mean number of keys per sample.
     interval: u32,
     samples: usize,
+    /// Length of the time in which the samples were taken.
     seconds: f64,
     lost: u64,
 }
@@ -61,8 +62,9 @@ struct Items {
     samples: usize,
     /// Number of samples of expired items that were not removed yet.
     expired: usize,
+    /// Length of the time in which the samples were taken.
     seconds: f64,
-    /// The number of live items seen since the survey began.
+    /// The number of live items seen since the [`Survey`] began to sample items.
     seen: u64,
     unreadable: u64,
 }
@@ -73,10 +75,10 @@ struct HotKey {
     reads_per_second: f64,
     writes_per_second: f64,
     bytes_per_second: f64,
-    /// The error of reads and writes together.
+    /// The error of the sum of reads and writes per second.
     error: f64,
-    /// The largest number of requests per second that may be missing, because they came before the
-    /// key entered the sketch.
+    /// Upper bound of the requests per second that the rates of this key may lack, because these
+    /// requests came before the key entered the sketch.
     missing: f64,
 }
 
@@ -85,7 +87,8 @@ struct PrefixReport {
     prefix: String,
     #[serde(flatten)]
     estimate: Estimate,
-    /// The estimate for the keys without a prefix in `children`; `None` if `children` is empty.
+    /// The estimate for the keys that have none of the prefixes in `children`; `None` if `children`
+    /// is empty.
     rest: Option<Estimate>,
     children: Vec<PrefixReport>,
 }
@@ -100,11 +103,11 @@ struct Estimate {
     bytes_error: Option<f64>,
     /// The share of items that have an expiry time.
     expiring: Option<f64>,
-    /// The mean time to live of these items.
+    /// The mean time to live of the items that have an expiry time.
     ttl_seconds: Option<f64>,
     reads_per_second: f64,
     writes_per_second: f64,
-    /// The error of reads and writes together.
+    /// The error of the sum of reads and writes per second.
     requests_error: f64,
     /// The share of hits among the reads whose replies tell whether an item was found.
     hit_ratio: Option<f64>,
@@ -117,8 +120,8 @@ struct Large {
     seconds_ago: u64,
 }
 
-/// Makes the report. This counts as a read of the survey's results, so the survey continues to take
-/// samples.
+/// Makes the report. The [`Survey`] samples items only while reports are requested, so this call
+/// makes it continue.
 pub(crate) fn report(hot: &HotKeys, survey: &Survey, engine: &Engine, now_ms: u64) -> KeyReport {
     let parts = hot.copy(now_ms).map(|copy| parts(hot, survey, engine, now_ms, copy));
     KeyReport { time: now_ms, on: parts.is_some(), parts }
@@ -176,10 +179,11 @@ fn parts(
 fn hot_keys(copy: &HotCopy) -> Vec<HotKey> {
     let seconds = copy.seconds;
     let requests = |entry: &SketchEntry| entry.reads + entry.writes;
-    // With n samples of equal weight, the square of the sum is n times the sum of the squares. So
-    // the first condition requires n ≥ `LEAST`. Ageing does not change the quotient of the two
-    // sums, so keys that are no longer used still meet the first condition. The second condition
-    // removes them, because they soon weigh less than one new sample.
+    // With n samples of equal weight, the square of the sum of the weights is n times the sum of
+    // their squares. So the first condition requires n ≥ `LEAST`. Ageing does not change the
+    // quotient of these two numbers, so keys that are no longer used still meet the first
+    // condition. The second condition removes them, because they soon weigh less than one new
+    // sample.
     let is_sure = |entry: &&SketchEntry| {
         requests(entry).powi(2) >= LEAST * entry.variance
             && requests(entry) >= f64::from(copy.interval)
@@ -252,8 +256,9 @@ mod tests {
     use crate::keys::window::Window;
     use larder_disk::Random;
 
-    /// Draws samples of items with a prefix that has a known share. About 5 % of the estimates may
-    /// differ from the truth by more than their error, which is two standard deviations.
+    /// Draws samples of items, of which a known share has a prefix, and estimates the items and
+    /// bytes of this prefix. About 5 % of the estimates may differ from the truth by more than
+    /// their error, which is two standard deviations.
     #[test]
     fn estimates_are_within_their_error_as_often_as_stated() {
         let mut random = Random::new(5);

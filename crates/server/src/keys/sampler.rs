@@ -46,15 +46,15 @@ impl KeySampler {
         self.sampling.counts(keys as u64)
     }
 
-    /// Skips a request that was chosen for sampling but has no keys, and chooses a later one.
+    /// Skips a request that was chosen for sampling but has no keys. Chooses a later key instead.
     #[cold]
     #[inline(never)]
     pub(crate) fn pass_over(&self) {
         self.sampling.draw(self.hot.interval());
     }
 
-    /// Samples the chosen keys of a request. `keys` are the answered keys of the request; at least
-    /// one of them is chosen.
+    /// Samples the chosen keys of a request. `keys` are the keys of the request that
+    /// `request.reply` answers. At least one of them is chosen, unless `keys` is empty.
     #[cold]
     #[inline(never)]
     pub(crate) fn sample(&self, keys: &[Key<'_>], request: SampledRequest<'_>) {
@@ -120,8 +120,9 @@ mod tests {
     #[test]
     fn periodic_requests_are_sampled_without_bias() {
         let session = session();
-        // The keys repeat with a period that equals the mean distance between samples. Requests
-        // have one to five keys.
+        // The keys repeat with a period that equals the mean distance between samples. If the
+        // distances were not random, every sample would be of the same key. Requests have one to
+        // five keys.
         let names: Vec<String> = (0..64).map(|number| format!("key{number}")).collect();
         let keys: Vec<_> = names.iter().map(|name| session.key(name.as_bytes())).collect();
         let (hot, sampler) = sampler();

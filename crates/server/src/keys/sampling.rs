@@ -3,12 +3,13 @@
 
 use std::cell::Cell;
 
-/// Distance to the next sample while sampling is off. No worker ever counts so many events.
+/// Number of events before the next sample while sampling is off. No worker ever counts so many
+/// events.
 pub(super) const NEVER: u64 = u64::MAX / 2;
 
-/// Returns the mean number of events per sample, within the bounds, that gives about `aim` samples
-/// per second. Assumes that the load stays as it was: `events` events in `elapsed_ms`. Returns
-/// `None` if no time has passed.
+/// Returns the sampling interval, from `least` to `most` events per sample, that gives about `aim`
+/// samples per second. This assumes that the load stays at `events` events per `elapsed_ms`.
+/// Returns `None` if no time has passed.
 pub(super) fn interval_for(
     events: u64,
     elapsed_ms: u64,
@@ -45,8 +46,9 @@ impl Sampling {
         }
     }
 
-    /// Returns true if one of the next `events` events must be sampled. The caller then
-    /// [draws](Self::draw) the next distance. Otherwise subtracts `events` from the distance.
+    /// Returns true if one of the next `events` events must be sampled. The caller must then
+    /// [draw](Self::draw) the next distance. Otherwise this function subtracts `events` from the
+    /// distance and returns false.
     #[inline(always)]
     pub(crate) fn counts(&self, events: u64) -> bool {
         let left = self.left.get();

@@ -20,19 +20,20 @@ pub(super) const KEYS: usize = 512;
 pub(super) struct Sampled {
     /// The number of requests that this sample stands for.
     pub(super) weight: f64,
-    /// The variance of `weight`.
+    /// The variance of `weight` as an estimate of the number of requests.
     pub(super) variance: f64,
     pub(super) writes: bool,
-    /// Bytes that the request moved.
+    /// Bytes of the found item in the reply, plus the bytes of the request if it writes.
     pub(super) bytes: usize,
 }
 
 /// A key of the sketch. Its weight, error, reads, writes, bytes and variance are sums over
-/// requests, which ageing lowers.
+/// requests. Ageing lowers these sums.
 #[derive(Clone, Debug)]
 pub(super) struct SketchEntry {
     hash: u64,
-    /// The group of the key. The same key in two groups counts as two keys.
+    /// A number by which the caller of [`Sketch::count`] keeps keys apart, for example the keys of
+    /// different policies. The same key in two groups counts as two keys.
     pub(super) group: u64,
     /// Number of requests of the key, plus the weight that the key inherited from the key that it
     /// replaced.
@@ -42,7 +43,8 @@ pub(super) struct SketchEntry {
     /// Estimated reads of the key since it entered the sketch.
     pub(super) reads: f64,
     pub(super) writes: f64,
-    /// Bytes that these requests moved.
+    /// Estimated sum of [`Sampled::bytes`] over the reads and writes of the key since it entered
+    /// the sketch.
     pub(super) bytes: f64,
     /// The variance of `reads + writes`, which is an estimate because requests are sampled.
     pub(super) variance: f64,

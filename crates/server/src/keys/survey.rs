@@ -1,6 +1,6 @@
-//! A survey of all items: takes random samples of the index, for statistics by prefix and to find
-//! the largest items. A thread takes the samples, at a limited rate and only while somebody reads
-//! the results.
+//! A survey of all items (not the survey with which a recovery begins). A thread takes random
+//! samples of the index, for statistics by prefix and to find the largest items. It does so at a
+//! limited rate, and only while clients of the admin port read the results.
 //!
 //! Invariant: the engine session of the thread is asleep whenever the thread waits, so the engine's
 //! epochs never wait for the thread.
@@ -17,16 +17,18 @@ use super::window::Window;
 use crate::clock::{Clock, random_seed};
 use crate::unpark::waker_of_this_thread;
 
-/// Interval between two steps, in milliseconds.
+/// The survey's thread samples items in steps. This is the interval between two steps, in
+/// milliseconds.
 const STEP_MS: u64 = 100;
-/// The largest number of items per step: at most 2000 per second.
+/// The largest number of items per step, which limits the survey to 2000 items per second.
 const ITEMS: usize = 200;
-/// The largest number of items read from devices per step: at most 200 per second.
+/// The largest number of items read from devices per step, which limits such reads to 200 per
+/// second.
 const READS: usize = 20;
 /// Time after which reads that have not arrived are abandoned, in milliseconds. So a device that
 /// does not answer does not stop the survey of items on other devices.
 const PATIENCE_MS: u64 = 3000;
-/// The survey pauses when nobody has read its results for this time, in milliseconds.
+/// The survey pauses after the admin port has not read its results for this time, in milliseconds.
 const WANTED_MS: u64 = 60_000;
 /// The age at which samples leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
@@ -72,8 +74,7 @@ struct SurveyState {
 /// The samples that the survey has taken.
 #[derive(Clone, Debug)]
 pub(super) struct ItemSamples {
-    /// One sample for each draw that found an item; `None` if the item has expired but was not
-    /// removed yet.
+    /// The sampled items. `None` stands for an item that has expired but was not removed yet.
     pub(super) window: Window<Option<ItemSample>>,
     /// The largest items seen, the largest first.
     pub(super) large: Vec<LargeItem>,
@@ -104,8 +105,9 @@ impl Survey {
         self.lock().stopped
     }
 
-    /// Returns true if the thread should take samples: the results were read within [`WANTED_MS`],
-    /// and the server does not stop. Drops samples that nobody has read for [`WANTED_MS`].
+    /// Returns true if the thread should take samples: the results were read within the last
+    /// [`WANTED_MS`], and the server is not stopping. Otherwise drops the samples if they were not
+    /// read within that time.
     fn is_wanted(&self, now_ms: u64) -> bool {
         let mut state = self.lock();
         let looked = state.looked_ms.is_some_and(|at| now_ms.saturating_sub(at) < WANTED_MS);
@@ -162,15 +164,15 @@ impl ItemSamples {
 }
 
 /// The items that one step saw. The thread adds them to the shared samples only after its session
-/// is asleep. Engine calls may wait for locks of the engine. If the thread held the lock of the
-/// samples meanwhile, readers of the samples would wait for these locks too.
+/// is asleep, so it does not hold the lock of the samples during a call of the engine. Such a call
+/// may wait for locks of the engine, and readers of the samples would then have to wait too.
 #[derive(Debug, Default)]
 struct Step {
     /// The keys of all items, one after another.
     keys: Vec<u8>,
     /// Length of the key, size of the record, and time to live in seconds, of each live item.
     items: Vec<(usize, usize, Option<u32>)>,
-    /// Number of draws that led to expired items.
+    /// Number of sampled items that had expired.
     expired: u64,
     /// Number of items that could not be read, since the survey began and not only in this step.
     unreadable: u64,
@@ -192,7 +194,7 @@ pub(crate) struct SurveyThread {
 }
 
 impl SurveyThread {
-    /// Starts a thread that sleeps until somebody [looks](Survey::look) at the survey.
+    /// Starts a thread that sleeps until [`Survey::look`] is called.
     pub(crate) fn start(
         survey: Arc<Survey>,
         engine: Arc<Engine>,
@@ -227,8 +229,9 @@ impl Drop for SurveyThread {
     }
 }
 
-/// Takes samples until nobody reads the results any more. The session exists only during this call,
-/// because the memory for reads is divided among all open sessions.
+/// Takes samples until the results were not read for [`WANTED_MS`], or until the survey is stopped.
+/// The session exists only during this call, because the memory for reads is divided among all open
+/// sessions.
 fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
     let mut session = engine.session(waker_of_this_thread());
     let mut sampler = ItemSampler::new(random_seed());

@@ -22,15 +22,16 @@ pub(super) struct Sums {
     pub(super) bytes: f64,
     /// The sum of the squares of the items' sizes.
     pub(super) bytes_squared: f64,
-    /// Number of sampled items that expire, and the sum of their times to live.
+    /// Number of sampled items that expire. `ttl` is the sum of their times to live, in seconds.
     pub(super) expiring: u32,
     pub(super) ttl: f64,
     /// Number of sampled requests.
     pub(super) requests: u32,
-    /// Sums of the weights of sampled requests, by the kind of the request.
+    /// The weights of the sampled requests of each kind, summed: `hits`, `misses`, `untold` and
+    /// `writes`.
     pub(super) hits: f64,
     pub(super) misses: f64,
-    /// Reads whose replies do not tell whether an item was found.
+    /// The sum for reads whose replies do not tell whether an item was found.
     pub(super) untold: f64,
     pub(super) writes: f64,
     pub(super) weights_squared: f64,
@@ -89,7 +90,8 @@ impl Sums {
 /// A prefix with the sums over its keys.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// The prefix, from the beginning of the key and with its last delimiter; empty for all keys.
+    /// The whole prefix, including the delimiter at its end. Empty in the root, which stands for
+    /// all keys.
     pub(super) prefix: Vec<u8>,
     pub(super) sums: Sums,
     /// The sums over the keys that belong to no child.
@@ -103,8 +105,8 @@ enum Sample {
     Request(RequestSample),
 }
 
-/// The size of an element of the vector that `tree` sorts. The vector has one element for each
-/// sample of both windows, so it takes at most 1 MB.
+/// `tree` sorts a vector with one element for each sample of items and of requests. With at most 32
+/// bytes per element, the vector takes at most 1 MiB.
 const _: () = assert!(size_of::<(&[u8], Sample)>() <= 32);
 
 /// Makes the tree of the prefixes with the most samples. Its root stands for all keys.
@@ -142,7 +144,7 @@ pub(super) fn tree(
 }
 
 /// The prefixes with the largest shares of the samples so far. Holds at most twice [`NODES`]
-/// prefixes, so that they need not be sorted for each new prefix.
+/// prefixes. Only when it is full does it sort them and keep half, not for each new prefix.
 struct Chosen<'a> {
     all: Sums,
     prefixes: Vec<(&'a [u8], Sums)>,
@@ -206,7 +208,7 @@ mod tests {
         for (key, bytes) in items {
             let ttl = key.len().is_multiple_of(2).then_some(60);
             item_window.push(1, COLON.of(key.as_bytes()), Some(ItemSample { bytes: *bytes, ttl }));
-            // Draws of expired items must not count in any prefix.
+            // Sampled items that have expired must not count in any prefix.
             item_window.push(1, &[], None);
         }
         for key in requests {
@@ -265,8 +267,8 @@ mod tests {
         assert_eq!((count(&empty), empty.sums.samples()), (1, 0));
     }
 
-    /// Returns the prefixes that the tree must contain, computed from the sums over all prefixes of
-    /// all samples at once.
+    /// Returns the prefixes that the tree must contain. Unlike the tree, this function keeps the
+    /// sums of all prefixes at the same time.
     fn largest(items: &[(String, u32)], requests: &[&str]) -> Vec<(Vec<u8>, u32, u32)> {
         let mut sums: HashMap<&[u8], Sums> = HashMap::new();
         for key in items.iter().map(|(key, _)| key.as_bytes()) {

@@ -1,7 +1,7 @@
 //! The latest samples, each with a prefix of its key, in a bounded amount of memory. Statistics by
-//! prefix are made from the samples when somebody asks for them. So no tree of prefixes has to be
-//! maintained. Every number in the statistics is an estimate from a random sample, whose error is
-//! known.
+//! prefix are made from the samples when the admin port needs them. So no tree of prefixes has to
+//! be maintained. Every number in the statistics is an estimate from random samples, and the error
+//! of the estimate is known.
 
 use std::collections::VecDeque;
 

@@ -14,14 +14,15 @@ use crate::policies::Policy;
 use crate::server::Running;
 
 /// The longest time that a complete request waits for memory, for records that are not in memory,
-/// and for the commits of its decisions. Also the longest time in which a body arrives.
+/// and for the commits of its decisions. After this time it is answered without a decision. Also
+/// the longest time that the server waits for the body of a request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request about one limiter.
 #[derive(Debug)]
 pub(super) struct LimitRequest {
     pub(super) policy: Arc<Policy>,
-    /// The key of the limiter: the policy's prefix and the key of the request.
+    /// The key of the limiter: the policy's prefix, followed by the key that the client sent.
     pub(super) key: Vec<u8>,
     pub(super) action: LimitAction,
 }
@@ -73,12 +74,13 @@ pub(super) enum LimitReply {
 /// Why a request has no decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undecided {
-    /// The key holds an item that is neither a limiter nor a number. A number would become a
-    /// limiter.
+    /// The key holds an item that is neither a limiter nor a number. A request turns a number into
+    /// a limiter.
     NotALimiter,
     /// The engine refused the request.
     Refused(Refusal),
-    /// The request was not executed in time, or its decision did not become durable in time.
+    /// The request was not executed within [`PATIENCE`], or its decision did not become durable
+    /// within this time.
     Late,
 }
 

@@ -31,8 +31,9 @@ use super::{envoy, reply, request};
 /// The largest number of connections at a time. At this number, a new connection replaces the one
 /// that has waited longest for a request.
 pub(crate) const CONNECTIONS: usize = 1024;
-/// The largest number of bytes of a request, and of unread replies, that a connection keeps.
-/// Proxies pass on the cookies of their clients, so requests need this much room.
+/// The largest number of bytes that a connection keeps of a request, and also of replies that the
+/// client has not read. Requests may be this long, because proxies pass on the cookies of their
+/// clients.
 pub(super) const BUFFER: usize = 16 << 10;
 /// The largest length of the headers of an HTTP/2 request, in bytes, with 32 bytes added for each
 /// header. With tracing, Envoy copies headers of its clients into calls. By default Envoy accepts
@@ -45,20 +46,22 @@ pub(super) const STREAMS: u32 = 8;
 /// The flow-control window of an HTTP/2 connection, in bytes. HTTP/2 allows no smaller window for a
 /// connection.
 const WINDOW: u32 = 65_535;
-/// A connection is closed after this time without a request. A body must arrive in a shorter time
-/// ([`PATIENCE`]). Proxies close idle connections earlier, and Envoy connects again.
+/// A connection is closed after this time without a request. Few clients notice: proxies close idle
+/// connections earlier, and Envoy connects again. The time is longer than [`PATIENCE`], the time in
+/// which the body of a request must arrive.
 pub(super) const SILENCE: Duration = Duration::from_secs(75);
 const _: () = assert!(SILENCE.as_secs() > PATIENCE.as_secs());
 
-/// The longest time that an idle connection has to end after `graceful_shutdown`.
+/// Time after `graceful_shutdown` at which an idle connection is closed if it has not ended by
+/// itself.
 const GOODBYE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 1000 });
 
 /// The connections of all listeners.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clients(Rc<RefCell<Vec<Weak<LimitClient>>>>);
 
-/// The state of a connection. When there are too many connections, a new one uses the states of the
-/// others to choose and close one of them.
+/// The state of a connection. When there are too many connections, [`Clients::enter`] uses these
+/// states to choose one connection and close it.
 #[derive(Debug)]
 struct LimitClient {
     /// Number of requests that are being executed.
@@ -107,8 +110,8 @@ impl LimitClient {
     }
 }
 
-/// Counts a request of a client until this value is dropped. A request may end early, because the
-/// client has left.
+/// Counts a request of a client until this value is dropped. So the request is also uncounted if it
+/// ends early because the client has left.
 struct Counted {
     client: Rc<LimitClient>,
     count: fn(&LimitClient) -> &Cell<usize>,
@@ -192,8 +195,8 @@ async fn serve(
             _ = connection.as_mut() => return,
             () = client.leave.notified() => return,
             () = sleep_until(client.waits_since.get() + patience) => {
-                // A connection that is leaving accepts no more requests, so it can wait for the
-                // requests that have begun.
+                // A connection that accepts no more requests stays open until those that have begun
+                // are answered. `PATIENCE` bounds the time of each.
                 if client.is_busy() || leaving && client.begun.get() > 0 {
                     client.waits_since.set(Instant::now());
                 } else if client.waits_since.get() + patience <= Instant::now() {

@@ -20,10 +20,11 @@
 //! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most
 //! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The headers of a
 //! request have at most [`HEADERS`] bytes, and are dropped before the connection waits for the
-//! body. Headers that never end take about 0.4 MB of memory, because a short field takes more than
-//! its bytes. The body of an HTTP/1 request is never read. A connection without requests for
-//! [`SILENCE`] is closed. A body has to arrive within [`PATIENCE`]. A complete request is answered
-//! within [`PATIENCE`] too. Web pages cannot take units, see `request.rs`.
+//! body. While a client sends headers and never ends them, they take up to about 0.4 MB of memory,
+//! because a short header field takes more memory than it has bytes. The body of an HTTP/1 request
+//! is never read. A connection without requests for [`SILENCE`] is closed. A body has to arrive
+//! within [`PATIENCE`]. A complete request is answered within [`PATIENCE`] too. Web pages cannot
+//! take units, see `request.rs`.
 //!
 //! [`BUFFER`]: connections::BUFFER
 //! [`HEADERS`]: connections::HEADERS
@@ -100,7 +101,7 @@ impl LimitPort {
     /// Stops accepting connections, and gives requests in flight at most `grace` to finish. A
     /// second call does not change the deadline.
     pub(crate) fn stop(&self, grace: Duration) {
-        // No decision takes longer than `PATIENCE`.
+        // A longer grace would be useless, because no decision takes longer than `PATIENCE`.
         let end = Instant::now() + grace.min(PATIENCE);
         self.stop.send_modify(|stop| *stop = stop.or(Some(end)));
     }
@@ -129,7 +130,8 @@ async fn serve(
         let (clients, server, stopped) = (clients.clone(), server.clone(), stopped.clone());
         tokio::task::spawn_local(accept(socket, clients, server, stopped));
     }
-    // With this sender gone, `worker.run` returns when all connections and listeners have ended.
+    // `server` holds a sender of calls. `worker.run` returns when all such senders are dropped, so
+    // when all connections and listeners have ended.
     drop(server);
     tokio::select! {
         () = worker.run() => {}

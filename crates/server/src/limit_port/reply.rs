@@ -31,7 +31,8 @@ struct LimitBody<'a> {
     /// True if the request passes; absent in the reply to a request that only looks at the limiter.
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<bool>,
-    /// True if the request passes only because the policy is a shadow; otherwise absent.
+    /// True if the request exceeds the limit and passes only because the policy is a shadow policy;
+    /// otherwise absent.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     shadow: bool,
     policy: &'a str,
@@ -106,9 +107,9 @@ pub(super) fn policy_field(policy: &Policy) -> String {
     field
 }
 
-/// Returns the value of RateLimit, which contains a time. If the request was refused and may pass
-/// later, it is the time until the request may pass. Otherwise it is the time until all units are
-/// free again.
+/// Returns the value of the header field RateLimit: the remaining units (`r`) and a time (`t`). If
+/// the request was refused and may pass later, `t` is the time until it may pass. Otherwise `t` is
+/// the time until all units are free again.
 pub(super) fn limit_field(policy: &Policy, decision: &Decision) -> String {
     let mut field = format!("\"{}\";r={}", policy.name, decision.remaining.min(INTEGER_MAX));
     if let Some(seconds) = seconds_until_change(decision) {

@@ -140,8 +140,9 @@ fn forward_auth(
     })
 }
 
-/// Returns the last address of X-Forwarded-For. The nearest proxy wrote it: it is the address of
-/// that proxy's client. Clients can forge all earlier addresses.
+/// Returns the last address of X-Forwarded-For. The proxy that sent this request has appended this
+/// address, which is the address of the proxy's client. Clients can forge all addresses before it
+/// in the list.
 fn last_address(headers: &HeaderMap) -> Result<Vec<u8>, Mistake> {
     let list = headers.get_all("x-forwarded-for").iter().next_back();
     let last = list.and_then(|list| list.as_bytes().rsplit(|byte| *byte == b',').next());
@@ -182,8 +183,8 @@ fn cost_of(text: Option<&[u8]>) -> Result<u64, Mistake> {
     cost.ok_or_else(|| bad(format!("cost must be a whole number from 0 to {}", u64::MAX)))
 }
 
-/// Returns the values of the parameters with these names. An empty string in `names` matches no
-/// parameter: its value is `None`.
+/// Returns the value of the parameter of each name in `names`, or `None` if `query` does not have
+/// it. An empty name stands for a parameter that this kind of request does not have.
 fn parameters<const N: usize>(
     query: &str,
     names: [&str; N],

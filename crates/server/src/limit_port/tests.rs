@@ -142,7 +142,7 @@ fn units_are_taken_until_none_are_left() {
     assert_eq!(counts, [("within", 1), ("near", 0), ("over", 2), ("shadow", 0)]);
 }
 
-/// Returns the number of requests for limits in the histogram of their latencies.
+/// Returns how many requests the latency histogram of the class `limit` has counted.
 fn timed(server: &Server) -> u64 {
     let latencies = server.running.latencies_ever().unwrap();
     latencies.classes().find(|(class, _)| *class == "limit").unwrap().1.count()
@@ -217,8 +217,8 @@ fn a_reload_replaces_the_policies() {
     assert_eq!(ask(&server, "POST /v1/limit/logins?key=ann", "").0, 404);
 }
 
-/// Many connections take units from two limiters at once, each with many requests in flight.
-/// Although the requests compete, they must get exactly the budget of each limiter.
+/// Eight connections take units from two limiters at the same time. Each connection has many
+/// requests in flight. All connections together must get exactly the budget of each limiter.
 #[test]
 fn exactly_the_limit_is_admitted() {
     const BUDGET: usize = 1000;
@@ -278,8 +278,8 @@ fn large_heads_and_bodies_harm_nobody() {
     assert!(reply(&mut honest).1.contains("\"remaining\":2,"));
 }
 
-/// Without memory, an existing limiter must still decide. A request for a new limiter must be
-/// refused without a decision.
+/// If the server has no free memory, an existing limiter must still decide. A request that needs a
+/// new limiter must get an error in place of a decision.
 #[test]
 fn no_memory_is_no_decision() {
     let (when_full, memory) = (WhenFull::Refuse, 8 << 20);
@@ -338,7 +338,8 @@ fn limiters_of_a_store_are_read_and_kept() {
         }
     };
     take(&server, 4);
-    // These values are four times as large as the memory, so the limiters leave memory.
+    // Together these values are four times as large as the memory. So the records of the limiters
+    // are afterwards only on the device.
     let mut client = connect(server.addresses()[0]);
     let value = "v".repeat(500 << 10);
     for number in 0..128 {

@@ -22,9 +22,9 @@ use crate::waits::{Wait, Waits};
 
 /// The largest number of requests per turn.
 const TURN: usize = 256;
-/// The smallest number of withheld replies at which the worker drops the replies whose clients have
-/// left. After that, [`LimitWorker::withhold`] raises the number to twice the replies that stay. So
-/// the cost of dropping is constant per reply.
+/// The least value of `withheld_limit`. When that limit is reached, [`LimitWorker::withhold`] drops
+/// the replies whose clients have left, and sets the limit to twice the number of replies that
+/// stay. So the cost of dropping is constant per reply.
 const WITHHELD: usize = 1024;
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct LimitWorker {
     parked: Vec<ParkedCall>,
     /// Replies that wait for commits.
     withheld: Vec<WithheldReply>,
-    /// The length of `withheld` at which replies that nobody waits for are dropped.
+    /// The length of `withheld` at which the worker drops the replies whose clients have left.
     withheld_limit: usize,
 }
 
@@ -51,8 +51,8 @@ struct ParkedCall {
     call: Call,
     /// The reads that the request waits for; `None` if it waits for memory.
     reads: Option<Reads>,
-    /// The time at which the request began to wait, in nanoseconds of the clock; 0 if the request
-    /// has just arrived.
+    /// The time of the worker's clock at which the request began to wait, in nanoseconds; 0 if the
+    /// request has just arrived.
     since: u64,
     /// The reasons for which the request has waited.
     waits: Waits,
@@ -111,7 +111,7 @@ impl LimitWorker {
         }
     }
 
-    /// Executes calls until all senders of calls are gone.
+    /// Executes calls until all senders of calls are dropped.
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(TURN);
         loop {
@@ -147,8 +147,8 @@ impl LimitWorker {
         self.session.sleep();
     }
 
-    /// Executes a request. Parks it again if its reads have not arrived, and drops it if nobody
-    /// waits for its reply any more.
+    /// Executes a request. Parks it again if its reads have not arrived, and drops it if its client
+    /// has left.
     fn go_on(&mut self, mut parked: ParkedCall) {
         let before = parked.reads.take();
         if parked.call.reply.is_closed() {
@@ -238,8 +238,8 @@ impl LimitWorker {
     }
 
     /// Withholds a reply until its commit ends. While commits are stuck, clients give up and send
-    /// more requests. So when `withheld_limit` is reached, drops the replies that nobody waits for.
-    /// The number of all other replies is bounded, because the number of connections is.
+    /// more requests. So when `withheld_limit` is reached, drops the replies whose clients have
+    /// left. The number of all other replies is bounded, because the number of connections is.
     fn withhold(&mut self, withheld: WithheldReply) {
         if self.withheld.len() >= self.withheld_limit {
             for withheld in std::mem::take(&mut self.withheld) {
@@ -290,14 +290,15 @@ fn decide(
             }
             LimitReply::Decided(decision)
         }
-        // A take without a cas id can return `NonNumeric`, but not the other two.
+        // A take without a cas id can return `NonNumeric`, but neither `NotFound` nor `Exists`.
         Taken::NotFound | Taken::Exists | Taken::NonNumeric => {
             LimitReply::Undecided(Undecided::NotALimiter)
         }
     })
 }
 
-/// Deletes a limiter. An item that replaces the limiter in the meantime is not deleted.
+/// Reads a limiter and then deletes it by its cas id. So if another item has replaced the limiter
+/// after the read, that item is not deleted.
 fn reset(session: &Session, policy: &Policy, key: &Key<'_>) -> Outcome<LimitReply> {
     loop {
         let cas = match session.take(key, &policy.take(0)) {

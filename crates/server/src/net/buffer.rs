@@ -34,8 +34,8 @@ impl<'a> InputBuffer<'a> {
         self.consumed += n;
     }
 
-    /// Postpones the unconsumed bytes to the next turn, because the commands executed so far may
-    /// have taken long. If the service then returns [`Flow::Read`](super::Flow::Read) or
+    /// Postpones the unconsumed bytes to the next turn. A service does so if the commands executed
+    /// so far may have taken long. If the service then returns [`Flow::Read`](super::Flow::Read) or
     /// [`Flow::Hold`](super::Flow::Hold), the loop calls the service again without waiting for an
     /// event.
     pub fn postpone(&mut self) {
@@ -55,10 +55,11 @@ impl<'a> InputBuffer<'a> {
     }
 }
 
-/// Output memory that grew beyond this many bytes for a reply is freed after that reply.
+/// Output memory of up to this many bytes is kept for later replies, see [`OutputMemory::recycle`].
 const REPLIES_KEPT: usize = 256 << 10;
 
-/// Memory for replies. Later calls reuse the memory. It grows when a reply needs more.
+/// Memory for replies, which grows when a reply needs more. The replies of later calls of the
+/// service use the same memory.
 #[derive(Debug, Default)]
 pub struct OutputMemory {
     /// All bytes up to the vector's length are initialised, so that parts of the memory can be
@@ -153,8 +154,8 @@ impl OutputBuffer<'_> {
         self.memory.room(n)
     }
 
-    /// Makes the first `n` bytes of the memory from the last [`room`](Self::room) part of the
-    /// output.
+    /// Appends to the output the first `n` bytes of the memory that [`room`](Self::room) last
+    /// returned.
     ///
     /// # Panics
     /// Panics if that memory was smaller than `n` bytes.
@@ -187,8 +188,8 @@ impl OutputBuffer<'_> {
         self.limit
     }
 
-    /// Returns true if the limit is reached by the bytes written together with the bytes of
-    /// [`count_against_limit`](Self::count_against_limit).
+    /// Returns true if the bytes written, plus the bytes added by
+    /// [`count_against_limit`](Self::count_against_limit), reach the limit.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.memory.filled + self.withheld >= self.limit

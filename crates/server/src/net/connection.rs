@@ -28,23 +28,24 @@ const MAX_LINGERING_REJECTED: usize = 64;
 /// Time for which a worker accepts no clients after an accept has failed for lack of descriptors or
 /// memory, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// The largest number of steps per turn that a worker spends on the ready list: the connections
-/// that can continue without an event of the kernel. A connection that only has replies to send
-/// costs one step. So after a commit, the many connections that waited for it continue within a few
-/// turns.
+/// The connections of the ready list can continue without an event of the kernel. In a turn, a
+/// worker continues so many of them that they cost at most this number of steps. A connection that
+/// only has replies to send costs one step. So after a commit, the many connections that waited for
+/// it continue within a few turns.
 const STEPS: usize = 64;
 /// Number of steps that a connection costs if it has unprocessed requests, or more replies than fit
 /// into the output. So only a few such connections continue per turn, and new input of other
 /// connections does not wait long.
 const STEPS_OF_REQUESTS: usize = 8;
-/// The longest time from the first step of a turn to the beginning of its last step. If the worker
-/// needed longer than this to handle the events of the turn, it may spend as long on the steps. A
-/// running step is not interrupted.
+/// Time after its first step of a turn in which a worker may begin further steps. If the worker
+/// took longer than this to handle the kernel's events of the turn, it may begin steps for as long
+/// as that took. A running step is not interrupted.
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The largest number of bytes per receive call.
 pub(super) const READ_SIZE: usize = 32 << 10;
-/// The largest input that a service sees in one call, in bytes. A service may not leave that much
-/// unconsumed ([`MAX_INPUT_HELD`]), so every call makes progress or ends the connection.
+/// The largest input that a service sees in one call, in bytes. A service that waits for more input
+/// must leave fewer than [`MAX_INPUT_HELD`] bytes unconsumed. So every call with a full window
+/// makes progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 
 /// A connection. `I` is the additional state that the loop keeps for it.
@@ -68,15 +69,15 @@ pub(super) struct Connection<C, I> {
     filled: bool,
     /// True if the connection is in the ready list of [`Core`].
     pub(super) queued: bool,
-    /// True if the connection is in the `parked` list of [`Core`], whose connections continue after
-    /// a wake-up.
+    /// True if the connection is in the `parked` list of [`Core`]. The connections of this list
+    /// continue after a wake-up.
     listed: bool,
-    /// Time of the last byte moved, or of the beginning of lingering, in [coarse
-    /// milliseconds](coarse_ms).
+    /// Time of the last call of the service, of the last write that the socket took, or of the
+    /// beginning of lingering, in [coarse milliseconds](coarse_ms).
     pub(super) stamp: u64,
     /// The last time at which the connection's buffers were empty, in coarse milliseconds.
     pub(super) empty_at: u64,
-    /// Number of bytes moved since `empty_at`.
+    /// Number of bytes that the service has consumed or the socket has taken since `empty_at`.
     pub(super) moved: u64,
     pub(super) io: I,
 }
@@ -136,12 +137,13 @@ pub(super) struct Core<S: Service, I> {
     /// The latest [order](Order) to all workers, for example to stop, that this worker has
     /// followed.
     pub(super) order: Order,
-    /// Time of the first tick after the order to stop, in coarse milliseconds.
+    /// Time of the first call of [`tick`](Self::tick) after the order to stop, in coarse
+    /// milliseconds.
     stopping_since: Option<u64>,
     /// The time until which accepting pauses after a failure, in coarse milliseconds.
     pub(super) accept_again: Option<u64>,
-    /// True if connections may keep more bytes than at the last check of the budget, see
-    /// `relief.rs`.
+    /// True if it is possible that connections keep more bytes than at the last check of the
+    /// budget, see `relief.rs`.
     pub(super) budget_check_due: bool,
     /// The earliest time for the next check of the budget, in coarse milliseconds. Set after a
     /// check that closed no connection.
@@ -150,8 +152,8 @@ pub(super) struct Core<S: Service, I> {
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
-    /// The start of this turn. `None` if the ready list was empty then, because only steps of the
-    /// ready list need this time.
+    /// The time at which this turn began. `None` if the ready list was empty at that time, because
+    /// only [`next_ready`](Self::next_ready) needs the time.
     turn_began: Option<Instant>,
     next_tick: u64,
 }
@@ -299,8 +301,8 @@ impl<S: Service, I> Core<S, I> {
             }
             None => {
                 self.counters.rejected_connections.add(1);
-                // The buffer of a new socket has room for these bytes. If the connection is already
-                // broken, nobody needs them.
+                // The result is ignored. The buffer of a new socket has room for these bytes, and a
+                // client whose connection is already broken does not need them.
                 let _ = transport::send(&socket, TOO_MANY);
                 transport::end_output(&socket);
                 Admission::Rejected(socket)
@@ -371,8 +373,8 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Adds a connection to the ready list, whose connections continue in the next turns without an
-    /// event.
+    /// Adds a connection to the ready list. The connections of this list continue in the next turns
+    /// without an event of the kernel.
     pub(super) fn queue(&mut self, key: u32) {
         if let Some(connection) = self.connections.get_mut(key)
             && !connection.queued
@@ -429,7 +431,8 @@ impl<S: Service, I> Core<S, I> {
     pub(super) fn queue_parked(&mut self) {
         let (connections, service, ready) = (&mut self.connections, &self.service, &mut self.ready);
         self.parked.retain(|&key| {
-            // Another connection may have this key by now, or the key may be in the list twice.
+            // Another connection may have this key by now, or the key may be in the list twice. So
+            // this code checks that the connection waits and is not queued yet.
             let Some(connection) = connections.get_mut(key) else { return false };
             if connection.flow == Flow::Park
                 && let Some(state) = &mut connection.service
@@ -476,11 +479,11 @@ impl<S: Service, I> Core<S, I> {
         self.accept_again = Some(self.now + ACCEPT_PAUSE_MS);
     }
 
-    /// Begins a turn: reads the clock and plans the next tick.
+    /// Begins a turn: reads the clock and plans the next [`tick`](Self::tick).
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
-        // The clock is read in every turn, even if no timeout is set. A timeout that is set later
-        // counts from the times that are recorded now.
+        // The clock is read in every turn, even if no idle timeout is set. If one is set later, it
+        // counts from the `stamp` that each connection has got until then.
         self.now = coarse_ms();
         self.turn_began = self.has_ready().then(Instant::now);
         self.plan_tick();
@@ -492,7 +495,8 @@ impl<S: Service, I> Core<S, I> {
         self.now
     }
 
-    /// Returns the interval between ticks, in milliseconds; `None` if nothing depends on time now.
+    /// Returns the interval between calls of [`tick`](Self::tick), in milliseconds; `None` if
+    /// nothing depends on time now.
     fn tick_interval(&self) -> Option<u64> {
         if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
             return Some(ACCEPT_PAUSE_MS / 2);
@@ -502,7 +506,8 @@ impl<S: Service, I> Core<S, I> {
         idle.into_iter().chain(service).min()
     }
 
-    /// Returns the longest time that the kernel may wait for events before the next tick.
+    /// Returns the longest time that the kernel may wait for events before the next
+    /// [`tick`](Self::tick).
     pub(super) fn wait_limit(&mut self) -> Option<Duration> {
         self.plan_tick();
         // If the next tick is already overdue, the wait is zero.
@@ -522,7 +527,7 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Returns the time of the next tick, in coarse milliseconds.
+    /// Returns the time of the next [`tick`](Self::tick), in coarse milliseconds.
     pub(super) fn next_tick(&self) -> u64 {
         self.next_tick
     }
@@ -532,8 +537,9 @@ impl<S: Service, I> Core<S, I> {
         self.next_tick != 0 && self.now >= self.next_tick
     }
 
-    /// Does the periodic work: finds the lingering and idle connections whose time is over. The
-    /// caller must close the returned connections.
+    /// Does the periodic work of a worker: finds the lingering and idle connections whose time is
+    /// over. The caller must close the returned connections. (This is not the tick of a session,
+    /// which begins every turn.)
     pub(super) fn tick(&mut self) -> Vec<u32> {
         self.next_tick = 0;
         if self.order == Order::Stop {
@@ -556,7 +562,7 @@ impl<S: Service, I> Core<S, I> {
         gone
     }
 
-    /// Returns true if a pause in accepting has ended. Returns true only once per pause.
+    /// Returns true in the first call after a pause in accepting has ended.
     pub(super) fn accept_due(&mut self) -> bool {
         let due = self.accept_again.is_some_and(|at| self.now >= at);
         if due {

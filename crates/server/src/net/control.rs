@@ -12,7 +12,8 @@ use super::options::Options;
 use super::wake::Alarm;
 use super::{ConnectionId, transport};
 
-/// An order to all workers. An order replaces an earlier order only if it is greater.
+/// An order to all workers. Only a greater order replaces the order in force. So no later order
+/// makes stopped workers serve again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Order {
@@ -34,9 +35,9 @@ pub(super) struct WorkerHandle {
     /// Number of connections that this worker serves or will serve. Includes connections in
     /// `inbox`.
     load: AtomicUsize,
-    /// True if another worker has asked this worker to check its own connections. A worker asks the
-    /// others if all connections together keep too many bytes and it may not close enough of its
-    /// own.
+    /// True if another worker has asked this worker to close some of its own connections. A worker
+    /// asks when the buffers of all connections exceed the budget and closing its own connections
+    /// does not help enough: see `relief.rs`.
     pub(super) relief_wanted: AtomicBool,
 }
 
@@ -157,7 +158,8 @@ impl Shared {
         std::mem::take(&mut *inbox)
     }
 
-    /// Asks the other workers to check whether their own connections keep too many bytes.
+    /// Asks the other workers to check whether they must close some of their own connections,
+    /// because the buffers of all connections exceed the budget.
     pub(super) fn ask_for_relief(&self, own: usize) {
         for (_, worker) in self.workers.iter().enumerate().filter(|(index, _)| *index != own) {
             if !worker.relief_wanted.swap(true, Ordering::AcqRel) {
@@ -207,11 +209,12 @@ impl Control {
         self.shared.give(Order::Stop);
     }
 
-    /// Changes two limits of the [`Options`]. Open connections beyond a lower limit stay open.
+    /// Changes two limits of the [`Options`]. If more connections are open than the new limit
+    /// allows, they stay open.
     pub fn set_limits(&self, max_connections: usize, idle_timeout: Option<Duration>) {
         self.shared.limits.set(max_connections, idle_timeout);
-        // A worker may sleep without a time limit. Such a worker must wake up and plan a tick for
-        // the new timeout.
+        // A worker without an idle timeout may sleep until its next event. Wake it, so that it
+        // plans its first check for idle connections.
         self.shared.ring_all();
     }
 

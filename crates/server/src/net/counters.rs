@@ -74,7 +74,8 @@ counters! { pub Counters, LoopTotals {
     idle_closed,
     /// Connections closed because all connections together kept too much memory.
     refused_buffers,
-    /// Connections closed because they left more input unconsumed than a connection may keep.
+    /// Connections closed because the service left too much of their input unconsumed:
+    /// `MAX_INPUT_HELD` bytes or more.
     input_overflows,
     /// `accept` calls that failed for lack of descriptors or memory.
     accept_errors,

@@ -20,8 +20,8 @@ use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The largest number of events per wait.
 const EVENTS: usize = 256;
-/// Size of each buffer in `ahead`, in bytes. If the size were a power of two, the beginnings of all
-/// buffers would compete for the same sets of the processor's cache.
+/// Size of each receive buffer in [`Epoll::ahead`], in bytes. If the size were a power of two, the
+/// beginnings of all buffers would compete for the same sets of the processor's cache.
 const AHEAD: usize = READ_SIZE + 192;
 /// The largest number of connections accepted per listener and turn.
 const ACCEPTS: usize = 64;
@@ -38,11 +38,12 @@ const HANGUP: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 /// The state that this loop keeps for a connection.
 #[derive(Debug, Default)]
 struct Readiness {
-    /// True if the socket was reported readable and has not been read until it would block.
+    /// True if the socket may have unread input: epoll reported it readable, and no receive since
+    /// then has emptied it.
     readable: bool,
-    /// True if epoll reported the end of input or an error. From then on, a receive that returns
-    /// fewer bytes than it could does not mean that the socket was read completely: the end must
-    /// still be received.
+    /// True if epoll reported the end of input or an error. From then on, `readable` stays true
+    /// after a receive that did not fill its buffer, because a further receive must still return
+    /// the end or the error.
     hangup: bool,
     /// True if the socket takes no output until epoll reports it writable.
     blocked: bool,
@@ -126,8 +127,8 @@ impl<S: Service> Epoll<S> {
                 }
             }
             if wait && n == 0 {
-                // The limit is rounded up, because a turn that begins before the tick is due would
-                // have nothing to do.
+                // Waits up to 1 ms longer than the limit. A wait that ended just before the next
+                // tick would only begin a turn with nothing to do.
                 let limit = self.core.wait_limit();
                 n =
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
@@ -153,7 +154,7 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes connections if all connections together keep too many bytes.
+    /// Closes connections of this worker if the buffers of all connections exceed the budget.
     #[inline]
     fn relieve(&mut self) {
         if self.core.budget_check_due {
@@ -186,8 +187,8 @@ impl<S: Service> Epoll<S> {
             libc::syscall(libc::SYS_epoll_pwait2, poll, events, room, limit, no_mask, 0_usize)
         };
         match waited(n as i32) {
-            // Kernels before Linux 5.11 lack `epoll_pwait2`. There, this call only checks for
-            // events, without waiting.
+            // Kernels before Linux 5.11 lack `epoll_pwait2`. On such a kernel, this function only
+            // checks for events and does not wait.
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => self.wait(events, 0),
             n => n,
         }
@@ -384,7 +385,8 @@ impl<S: Service> Epoll<S> {
     }
 
     /// Called when all received input of a connection is processed and answered. Closes the
-    /// connection, unless it should wait for more input.
+    /// connection if the client has ended its side, or if the workers stop and nothing is in
+    /// flight. Otherwise the connection waits for more input.
     fn settle(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         // A client that has ended its side must still receive the withheld replies, so its
@@ -395,7 +397,8 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes a connection that the service wants to close, after all its replies were sent.
+    /// Begins to close a connection as the service asked. Called when all its replies were sent. If
+    /// the client has not ended its side yet, the connection lingers until it does.
     fn finish(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
         if connection.ended {
@@ -488,8 +491,9 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Closes a rejected client at once. Reads its input first, because the kernel resets a
-    /// connection that is closed with unread input, and the reset might overtake the error reply.
+    /// Closes the connection of a rejected client at once, without lingering. The client has been
+    /// sent an error reply. Reads the input first: on a close with unread input, the kernel resets
+    /// the connection, and the reset might overtake the reply.
     fn discard(&mut self, socket: OwnedFd) {
         let _ = transport::receive(&socket, &mut self.input);
     }
@@ -522,8 +526,8 @@ impl<S: Service> Epoll<S> {
 
     fn wind_up(&mut self, key: u32) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        // The socket may hold a request whose event has not arrived yet, so the socket must be
-        // read.
+        // The client may have sent a request that epoll has not reported yet. Read the socket, so
+        // that this request is still answered.
         connection.io.readable = true;
         self.step(key);
     }

@@ -72,8 +72,8 @@ impl EventLoop {
         self.shared.workers[self.index].alarm.waker()
     }
 
-    /// Returns an eventfd that wakes the loop, like [`waker`](Self::waker), when it becomes
-    /// readable.
+    /// Returns an eventfd. A write to it wakes the loop, as [`waker`](Self::waker) does. The kernel
+    /// can write to it too, when a read of the device ends.
     pub fn event(&self) -> BorrowedFd<'_> {
         self.shared.workers[self.index].alarm.event()
     }

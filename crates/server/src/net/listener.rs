@@ -131,8 +131,8 @@ struct Inner {
     socket: Socket,
     /// The address as bound. A port chosen by the kernel replaces port 0.
     endpoint: Endpoint,
-    /// Device and inode of a Unix socket's file. When the listener is dropped, only this file is
-    /// removed.
+    /// Device and inode of a Unix socket's file. Dropping the listener removes the file at its path
+    /// only if it is still this file, and not one that another process has put there.
     file: Option<(u64, u64)>,
     /// True if another process also holds the socket and keeps it listening when this process ends.
     inherited: bool,
@@ -178,7 +178,8 @@ impl Listener {
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_address(true)?;
-        // Accepted sockets inherit these two options, which saves two system calls per connection.
+        // Accepted sockets inherit `TCP_NODELAY` and keep-alive from the listener. This saves two
+        // system calls per connection.
         socket.set_tcp_nodelay(true)?;
         socket.set_keepalive(true)?;
         socket.set_nonblocking(true)?;
@@ -217,8 +218,8 @@ impl Listener {
             matches!(socket.r#type(), Ok(Type::STREAM)) && matches!(socket.is_listener(), Ok(true));
         let Some(address) = socket.local_addr().ok().filter(|_| listens) else { return Err(wrong) };
         let endpoint = if let Some(address) = address.as_socket() {
-            // Accepted sockets inherit these two options. The server also works without them, so a
-            // failure is ignored.
+            // Accepted sockets inherit `TCP_NODELAY` and keep-alive. The server also works without
+            // them, so a failure is ignored.
             let _ = socket.set_tcp_nodelay(true).and_then(|()| socket.set_keepalive(true));
             Endpoint::Tcp(address)
         } else if let Some(path) = address.as_pathname() {
@@ -278,7 +279,8 @@ impl Listener {
         }
     }
 
-    /// Returns a non-blocking duplicate of the socket, for use outside the event loops.
+    /// Returns a duplicate of the socket for the limit port, which does not use the event loops.
+    /// Makes the listener and its duplicate non-blocking.
     pub(crate) fn to_std(&self) -> io::Result<std::net::TcpListener> {
         self.set_nonblocking(true)?;
         Ok(self.inner.socket.try_clone()?.into())

@@ -1,6 +1,6 @@
 //! The event loops, one per worker. An event loop moves bytes between sockets and a [`Service`].
-//! Only the service knows the meaning of the bytes. So the server and the responder of `larder
-//! bench` use the same loops.
+//! Only the service knows the meaning of the bytes. So `larder bench` can use the same loops for
+//! its responder, a server that answers without storing anything.
 
 mod backend;
 mod buffer;
@@ -72,7 +72,8 @@ impl fmt::Display for ConnectionId {
 pub enum Flow {
     /// Wait for more input. All complete commands were executed.
     Read,
-    /// Send the output, then call the service again. The output limit is reached.
+    /// Send the output, then call the service again. The service has more to do, but the
+    /// connection's unsent output has reached its limit.
     Drain,
     /// Wait until the worker's waker is woken, then call the service again. No input is read until
     /// then.
@@ -104,8 +105,8 @@ pub trait Service {
     /// The service's state of one connection.
     type Connection;
 
-    /// Begins a turn of the loop: one round in which it handles the events that have occurred.
-    /// Called after the wait for events.
+    /// Begins a turn of the loop. Called when the loop has received events from the kernel, before
+    /// it handles them.
     fn turn(&mut self);
 
     /// Called when the loop has no work. Returns how long the loop should wait for events before it
@@ -144,8 +145,9 @@ pub trait Service {
     fn can_give_up(&self, connection: &Self::Connection) -> bool;
 
     /// Asks the service to give up what a [parked](Flow::Park) connection waits for, because the
-    /// loop keeps too much input for the connection. Returns true if the service has given up the
-    /// wait. Its next call then consumes the input.
+    /// buffers of all connections exceed the budget. Returns true if the service has given up the
+    /// wait. The next call of [`process`](Self::process) then consumes the connection's unconsumed
+    /// input.
     fn gives_up(&mut self, connection: &mut Self::Connection) -> bool;
 
     /// Creates the service's state of a new connection.
@@ -156,13 +158,14 @@ pub trait Service {
     fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>);
 
     /// Processes new input. After [`Flow::Drain`], the loop also calls this function once the
-    /// output was sent. After [`Flow::Park`] or [`Flow::Hold`], it also calls it after a wake-up.
+    /// output was sent. After [`Flow::Park`] or [`Flow::Hold`], the loop also calls this function
+    /// after a wake-up.
     ///
     /// `output` is always empty at the beginning, because the loop does not call the service for a
     /// client that has unread replies. `input` may be empty when a connection continues. A service
     /// that returns [`Flow::Read`] or [`Flow::Hold`] must leave fewer than [`MAX_INPUT_HELD`] bytes
     /// unconsumed, unless it [postpones](InputBuffer::postpone) them. Otherwise the loop closes the
-    /// connection, because the connection could never continue.
+    /// connection, because it does not keep so much input for any connection.
     fn process(
         &mut self,
         connection: &mut Self::Connection,
@@ -170,9 +173,9 @@ pub trait Service {
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
 
-    /// Returns true if what a [parked](Flow::Park) connection waits for has not happened yet. After
-    /// a wake-up, the loop then need not call [`process`](Self::process), because the connection
-    /// would only park again.
+    /// Returns true if a [parked](Flow::Park) connection must still wait. After a wake-up, the loop
+    /// then skips the call of [`process`](Self::process), because the connection would only park
+    /// again.
     fn awaits(&self, _connection: &mut Self::Connection) -> bool {
         false
     }

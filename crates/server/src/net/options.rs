@@ -18,9 +18,9 @@ pub enum BackendChoice {
     Uring,
 }
 
-/// The account for buffer memory, which is part of the server's memory limit. Every charge
-/// succeeds. When all connections together keep more than the limit, the event loops close some of
-/// them (`relief.rs`).
+/// The account for the memory of connection buffers, which is part of the server's memory limit.
+/// Every charge succeeds. When the charges exceed the account's [limit](Self::held), the event
+/// loops close some connections (`relief.rs`).
 pub trait Budget: Send + Sync {
     /// Charges `bytes` that a connection keeps between turns.
     fn charge(&self, bytes: usize);
@@ -55,9 +55,11 @@ pub struct Options {
     /// A connection is closed if no byte was sent or received on it for this time.
     pub idle_timeout: Option<Duration>,
     /// The longest time that a graceful shutdown waits for the rest of a half-sent command. For
-    /// unsent replies, the shutdown waits until its own time limit.
+    /// unsent replies, the shutdown waits longer, at most for the time that was passed to
+    /// [`Control::shut_down`](super::Control::shut_down).
     pub unfinished_grace: Duration,
-    /// The soft limit of a connection's unsent output, in bytes.
+    /// The soft limit of a connection's unsent output, in bytes. At this limit, the service stops
+    /// until the output is sent.
     pub output_limit: usize,
     /// The account of connection buffers.
     pub budget: Arc<dyn Budget>,

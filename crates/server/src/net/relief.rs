@@ -1,7 +1,8 @@
-//! Closes connections when all connections together keep more bytes than the [budget] allows. A
-//! charge to the budget always succeeds. Afterwards, the workers close the connections that have
-//! kept the most bytes for the longest time. Clients that do not read their replies are closed
-//! before a client that has sent half a line. A client that waits for the server is closed last.
+//! Closes connections when their buffers together take more memory than the [budget] allows. A
+//! connection *keeps* the bytes of its buffers: unconsumed input and unsent output. A charge to the
+//! budget always succeeds. Afterwards, the workers close the connections that have kept the most
+//! bytes for the longest time. Clients that do not read their replies are closed before a client
+//! that has sent half a line. A client that waits for the server is closed last.
 //!
 //! Each worker may always use its equal part of the limit, and more while other workers use less.
 //! So when the limit is exceeded, a worker closes its own connections only if they use more than
@@ -19,12 +20,14 @@ use std::sync::atomic::Ordering;
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
-/// The largest silence of a connection that checks distinguish, in milliseconds. The silence is the
-/// time since the last byte was moved. A longer silence counts as this long.
+/// Upper bound of a connection's silence, in milliseconds: a longer silence counts as this long.
+/// The silence is the time since the connection last moved a byte. A byte is moved when the service
+/// consumes it or when it is sent.
 const SILENCE_MS: u64 = 5_000;
 
-/// A client that moves no bytes for this time counts as too slow, in milliseconds. A client whose
-/// connection has kept bytes for longer than this must also move bytes at [`LEAST_RATE`].
+/// A client counts as too slow if its connection has moved no byte for this time, in milliseconds.
+/// It also counts as too slow if its connection has kept bytes for longer than this time and moves
+/// them at less than [`LEAST_RATE`].
 const PAUSE_MS: u64 = 500;
 
 /// The lowest rate, in bytes per second, at which a client must send or read while its connection
@@ -104,8 +107,8 @@ impl<S: Service, I> Core<S, I> {
             return Vec::new();
         }
         let gone = self.choose(held, limit);
-        // The check left out connections of the ready list, which continue without an event. After
-        // they have continued, they may still keep too many bytes, so a further check is needed.
+        // The check left out the connections of the ready list, which the next turns continue. They
+        // may still keep many bytes after that, so a further check is needed.
         self.budget_check_due = true;
         if gone.is_empty() {
             self.next_budget_check = self.now() + CHECK_INTERVAL_MS;
@@ -116,9 +119,9 @@ impl<S: Service, I> Core<S, I> {
 
     fn choose(&mut self, held: u64, limit: u64) -> Vec<u32> {
         let (holders, moving) = self.holders();
-        // Connections that continue without an event will probably keep fewer bytes after that. If
-        // they still keep too many bytes when they wait for an event, a later check counts these
-        // bytes.
+        // Connections that continue without waiting for an event will probably keep fewer bytes
+        // after that. So this check does not count their bytes. A later check counts what they
+        // still keep when they wait for an event.
         let held = held.saturating_sub(moving);
         if held <= limit {
             return Vec::new();
@@ -154,8 +157,8 @@ impl<S: Service, I> Core<S, I> {
         }
     }
 
-    /// Returns the connections that keep bytes, except connections that continue without an event.
-    /// Also returns the number of bytes that these exceptions keep.
+    /// Returns two things: the connections that keep bytes and wait for an event, and the number of
+    /// bytes that the other connections keep. The others continue without waiting for an event.
     fn holders(&mut self) -> (Vec<Holder>, u64) {
         let (now, mut holders, mut moving) = (self.now(), Vec::new(), 0);
         for key in 0..self.connections.bound() {
@@ -167,15 +170,16 @@ impl<S: Service, I> Core<S, I> {
                 continue;
             }
             let reads = connection.output.is_empty();
-            // With io_uring, a connection with unseen input may not be in the ready list, because
-            // it continues when a send in flight completes.
+            // With io_uring, a connection may have unseen input and yet be missing in the ready
+            // list: it continues when its send in flight completes. So `queued` alone does not show
+            // that it continues.
             let goes_on = connection.unseen && reads && connection.flow.reads();
             let silent = now.saturating_sub(connection.stamp).min(SILENCE_MS);
             let age = now.saturating_sub(connection.empty_at);
             let slow = age > PAUSE_MS && connection.moved < (age - PAUSE_MS) * LEAST_RATE / 1000;
-            // Connections that continue without an event are left out, except slow clients whose
-            // input was postponed. Otherwise a client could keep its bytes for any time by sending
-            // many expensive commands.
+            // Leave out connections that continue without waiting for an event, but not slow
+            // clients whose input was postponed. Otherwise a client that sends many expensive
+            // commands could occupy its buffers for any time.
             if (connection.queued || goes_on) && !(connection.postponed && slow) {
                 moving += bytes;
                 continue;

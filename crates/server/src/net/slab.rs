@@ -1,6 +1,7 @@
-//! A table of connections. Each connection has a small number as its key until it is removed, so
-//! operations can carry the key through the kernel. Memory is allocated in blocks of [`STEP`]
-//! entries and reused, so a new connection never moves existing ones.
+//! A table of connections. Each connection has a 32-bit number as its key until it is removed. The
+//! kernel's events and completions carry this key, which tells the loop which connection they are
+//! for. Memory is allocated in blocks of [`STEP`] entries and reused, so a new connection never
+//! moves existing ones.
 
 /// Number of entries per allocated block.
 const STEP: usize = 256;

@@ -10,10 +10,11 @@ pub enum DecisionResult {
     Within,
     /// The request passed, and more than `NEAR_PERCENT` of the capacity are used.
     Near,
-    /// The request was refused, or an increment took a plain counter above the capacity.
+    /// The policy refused the request. Or an increment such as `incr`, which a policy never
+    /// refuses, has set a counter to a value above the policy's capacity.
     Over,
-    /// The policy would have refused the request, but it is a shadow: it refuses nothing and only
-    /// counts.
+    /// The policy would have refused the request, but is a shadow policy, which refuses nothing and
+    /// only counts.
     Shadow,
 }
 
@@ -76,7 +77,8 @@ impl PolicyCounters {
     }
 }
 
-/// Counters of those requests of proxies that no policy's counters include.
+/// Counters for what proxies send and no policy counts: descriptors without a policy, and requests
+/// that are too large.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyCounters {
     /// Descriptors that no policy limits.

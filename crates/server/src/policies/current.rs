@@ -19,7 +19,7 @@ pub struct CurrentPolicies {
     table: Mutex<Arc<Policies>>,
     /// Number of replacements of the table.
     version: AtomicU64,
-    /// Number of readers ever created.
+    /// Number of readers ever created. It is the worker number of the next reader.
     readers: AtomicUsize,
     refused: RefusedKeys,
     proxies: ProxyCounters,
@@ -44,7 +44,7 @@ impl CurrentPolicies {
         &self.refused
     }
 
-    /// Returns the counters of those requests of proxies that no policy's counters include.
+    /// Returns the counters for what proxies send and no policy counts.
     pub(crate) fn proxies(&self) -> &ProxyCounters {
         &self.proxies
     }
@@ -71,8 +71,8 @@ impl CurrentPolicies {
 pub struct PolicyReader {
     table: Arc<Policies>,
     current: Arc<CurrentPolicies>,
-    /// The version of `table`. It may be an earlier one if a reload came between reading the
-    /// version and the table. The next `refresh` then fetches the table again.
+    /// The version of `table`, or an earlier one. This number is read before the table, so a reload
+    /// in between makes it too small. The next `refresh` then fetches the table again.
     version: u64,
     /// The number of the worker.
     worker: usize,
@@ -125,7 +125,8 @@ impl PolicyReader {
         self.sampling.draw(self.current.refused.interval());
     }
 
-    /// Counts an increment of a plain counter to `value`. Such an increment is never refused.
+    /// Counts an increment, such as `incr`, that has set a counter to `value`. A policy never
+    /// refuses an increment.
     #[inline]
     pub fn count_plain(&self, policy: &Policy, value: u64) {
         policy.counters.count(self.worker, DecisionResult::of(value, policy.limit.capacity()));

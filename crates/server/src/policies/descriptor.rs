@@ -61,8 +61,9 @@ impl DescriptorPattern {
 
     /// Returns the key of a descriptor of this pattern, without the policy's prefix: the values
     /// that the pattern leaves open, joined by `/`. In the values, `/` and `%` are percent-encoded.
-    /// So two descriptors never share a key, and the pattern alone determines the number of `/`.
-    /// The settings refuse prefixes of other policies with which such a key could begin.
+    /// So two descriptors never share a key, and all keys of a pattern have the same number of `/`.
+    /// The settings rely on this: they refuse two policies if a descriptor's key of one could begin
+    /// with the prefix of the other.
     pub(crate) fn key_of(&self, entries: &Entries<'_>) -> Vec<u8> {
         let pairs = self.entries.iter().zip(entries);
         let open: Vec<&[u8]> = pairs

@@ -1,6 +1,6 @@
 //! Policies: limits that the settings name. A request may name a policy instead of stating a limit.
-//! A policy with a prefix also applies to plain counters whose keys begin with that prefix. The
-//! limiters are items in the engine, so a reload that replaces policies loses no state.
+//! A policy with a prefix also applies to increments of counters whose keys begin with that prefix.
+//! The limiters are items in the engine, so a reload that replaces policies loses no state.
 
 mod counters;
 mod current;
@@ -26,8 +26,8 @@ pub use table::Policies;
 pub struct Policy {
     /// The name, which no other policy has.
     pub name: String,
-    /// The prefix of keys that the policy applies to. If it is `None`, the policy applies only to
-    /// requests that name it.
+    /// The prefix of keys that the policy applies to. A policy with a descriptor has a prefix too.
+    /// If the prefix is `None`, the policy applies only to requests that name it.
     pub prefix: Option<String>,
     /// The descriptors of proxies that the policy applies to, if any.
     pub descriptor: Option<DescriptorPattern>,
@@ -36,11 +36,11 @@ pub struct Policy {
     /// True if the policy refuses nothing: requests above the limit pass, and the policy only
     /// counts them.
     pub shadow: bool,
-    /// The durability of the policy's limiters, never `Some(Durability::None)`. With `None`, the
-    /// limiters have the durability of the store.
+    /// The durability of the policy's limiters: `Async` or `Sync`, or that of the store if the
+    /// policy does not set one. The settings allow no policy to set `Durability::None`.
     pub durability: Option<Durability>,
-    /// The results of decisions. A policy that replaces another of the same name shares its
-    /// counters.
+    /// Counts of the results of decisions. A policy that replaces another one of the same name
+    /// shares the counters of the replaced one.
     pub counters: Arc<PolicyCounters>,
 }
 
@@ -58,8 +58,9 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with another budget and window, in nanoseconds, and without its
-    /// descriptor. `None` if the policy's algorithm needs a window and `window` is 0.
+    /// Returns a copy of the policy with another budget and another window, but without the
+    /// descriptor. `window` is in nanoseconds. Returns `None` if the policy's algorithm needs a
+    /// window and `window` is 0.
     pub(crate) fn with_limit(&self, budget: u64, window: Nanos) -> Option<Policy> {
         let limit = match self.limit.algorithm() {
             Algorithm::Fixed => Limit::fixed(budget, window),

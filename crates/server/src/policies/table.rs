@@ -63,7 +63,7 @@ impl Policies {
         self.shared(name).map(|policy| &**policy)
     }
 
-    /// Returns the policy with this name, for requests that outlive the table.
+    /// Returns the policy with this name, for callers that keep it longer than the table.
     pub(crate) fn shared(&self, name: &[u8]) -> Option<&Arc<Policy>> {
         let at = self.policies.binary_search_by(|policy| policy.name.as_bytes().cmp(name));
         self.policies.get(at.ok()?)
@@ -86,8 +86,9 @@ impl Policies {
         self.policies.iter().map(|policy| &**policy)
     }
 
-    /// Returns the policy that limits a descriptor, and the pattern that matches. If several match,
-    /// the pattern that names the value of the earliest entry wins.
+    /// Returns the policy that limits a descriptor, and the pattern that matches. If several
+    /// patterns match, the first entry in which they differ decides: the pattern that requires a
+    /// value there wins.
     pub(crate) fn describing(
         &self,
         domain: &str,
@@ -103,11 +104,11 @@ impl Policies {
 }
 
 /// Returns the index of the longest prefix that `key` begins with. `end` is the number of prefixes
-/// that are at most `key` in the order of bytes.
+/// that are not greater than `key` in the order of bytes.
 ///
-/// The search begins with the last of these `end` prefixes and follows `shorter`. It misses no
-/// match: in the order of bytes, this last prefix lies between a match and `key`, so it begins with
-/// the match too.
+/// The search begins with the last of these `end` prefixes and follows `shorter`. This finds every
+/// prefix `m` of `key`: in the order of bytes, the last prefix is not less than `m` and not greater
+/// than `key`. So the last prefix begins with `m` too.
 fn longest(prefixes: &[Prefix], end: usize, key: &[u8]) -> Option<usize> {
     let mut at = end.checked_sub(1);
     while let Some(prefix) = prefixes.get(at?) {

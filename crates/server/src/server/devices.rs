@@ -13,7 +13,7 @@ use larder_engine::{Content, LABEL_AREA, LabelError, StoreError, SuperblockError
 use super::error::StartError;
 use crate::settings::{LanePaths, Settings, StorePath};
 
-/// A device of the settings, with its content.
+/// A device that the settings name, and its content.
 struct ConfiguredDevice<'a> {
     store: &'a StorePath,
     info: PathInfo,
@@ -177,9 +177,9 @@ fn wrong_lower(given: &[ConfiguredDevice<'_>], lane: &LanePaths<'_>) -> Option<S
             lower.name(),
             lower.lane()
         )),
-        // A lane's superblock is durable before its lower device gets a label. So no crash can
-        // leave a label without its superblock. A label with another store id therefore belongs to
-        // another lane.
+        // The label at the beginning of a lower device has the store id of its lane's superblock.
+        // The superblock is durable before the device gets the label, so no crash leaves a label
+        // without its superblock. A label with another store id therefore belongs to another lane.
         Content::Lower(label) if fast.lane_id() != Some(label.store_id) => Some(format!(
             "--store {} is the lower device of {}, and {} is not the fast device of that lane",
             lower.name(),

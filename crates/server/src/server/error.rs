@@ -17,7 +17,7 @@ pub enum StartError {
     Bind(BindError),
     /// A host name has no address.
     Resolve {
-        /// The address as configured.
+        /// The `--listen` value with the host name, as configured.
         address: String,
         /// Why the host name has no address.
         error: io::Error,
@@ -31,7 +31,7 @@ pub enum StartError {
     },
     /// The token of the admin port cannot be read or created.
     AdminToken {
-        /// The file with the token, if there is one.
+        /// The token's file, if the settings name one.
         file: Option<PathBuf>,
         /// Why there is no token.
         reason: String,
@@ -43,9 +43,9 @@ pub enum StartError {
         /// The command line that would be right, if it is known.
         instead: Option<String>,
     },
-    /// The store cannot be opened.
+    /// The file or device of a store cannot be opened.
     Store(larder_disk::OpenError),
-    /// The store cannot be used.
+    /// The content of a store cannot be used.
     Recovery {
         /// The store as `--store` names it.
         store: String,
@@ -54,7 +54,7 @@ pub enum StartError {
     },
     /// The engine cannot be opened.
     Engine(OpenError),
-    /// Another operation of the kernel failed.
+    /// The kernel refused an operation that no other variant describes.
     System {
         /// The operation that failed.
         doing: String,

@@ -20,7 +20,8 @@ impl Hooks for ServerHooks {
     }
 
     fn shutdown(&self, _graceful: bool) {
-        // Both forms of `shutdown` finish the commands in flight, because that loses nothing.
+        // The server finishes the commands in flight even if the client did not ask for a graceful
+        // shutdown, so that nothing is lost.
         self.0.stopper.stop("the shutdown command");
     }
 

@@ -16,7 +16,7 @@ use crate::net::{BindError, Endpoint, Listener};
 use crate::process;
 use crate::settings::{ListenAddress, Port, Settings};
 
-/// The smallest number of connections with which a server starts.
+/// The start fails if the limit of open files allows fewer connections than this.
 const MIN_CONNECTIONS: usize = 16;
 
 /// Sets the limits of the process as the settings require.
@@ -74,9 +74,9 @@ pub(super) fn too_few_files(reachable: usize) -> String {
     )
 }
 
-/// Time for which binding an address that is in use is retried. After a process with io_uring was
-/// killed, the kernel releases the process's sockets some milliseconds late. An immediate restart
-/// must not fail because of that.
+/// While an address is in use, the server tries to bind it again for up to this time. After a
+/// process with io_uring was killed, the kernel releases the process's sockets some milliseconds
+/// late. An immediate restart must not fail because of that.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to bind an address.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -199,8 +199,9 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
 #[derive(Debug)]
 pub(super) struct Pidfile {
     path: PathBuf,
-    /// Holds the lock. `None` if the path is a pipe or another special file. Such a file is closed
-    /// at once, because a reader may wait for its end. It is not removed.
+    /// The open file, which holds the lock. `None` if the path is a pipe or another special file.
+    /// The server closes such a file at once, because a reader may wait for its end, and does not
+    /// remove it.
     lock: Option<File>,
 }
 

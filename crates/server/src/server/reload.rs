@@ -1,7 +1,7 @@
 //! Changes to the settings of a running server, which SIGHUP requests. A reload changes the
 //! settings in `RELOADED` and the policies. The other settings took effect when sockets, threads
-//! and memory were created. A reload only reports that changes to them need a restart. The
-//! `verbosity` command changes the log level without a reload.
+//! and memory were created. If one of these settings has changed, a reload only reports that the
+//! change needs a restart. The `verbosity` command changes the log level without a reload.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Reloader(pub(super) Arc<Running>);
 pub struct Reloaded {
     /// Settings that changed: `memory 64MB -> 128MB`.
     pub changed: Vec<String>,
-    /// Settings that changed in their sources but need a restart.
+    /// Settings whose new values take effect only after a restart.
     pub needs_restart: Vec<String>,
     /// Settings that could not change, with the reason.
     pub refused: Vec<String>,
@@ -77,8 +77,9 @@ impl Reloader {
                 continue;
             }
             let changed = change(key, &from, &to);
-            // The default of a setting in `ADAPTED` changes with the machine. If neither the old
-            // nor the new sources give the setting, the user has not changed it.
+            // The value of a setting in `ADAPTED` may differ although the user changed nothing: its
+            // default depends on the machine. If neither `old` nor `new` gives the setting, it is
+            // not reported.
             let adapted = ADAPTED.contains(&key) && !old.is_given(key) && !new.is_given(key);
             if !RELOADED.contains(&key) {
                 if !adapted {
@@ -116,7 +117,7 @@ impl Reloader {
         if let Some(file) = new.admin_token_file.as_ref()
             && old.admin_token_file.as_ref() == Some(file)
         {
-            // The content of the file may have changed although its name has not.
+            // The content of the token file may have changed although its path has not.
             match running.read_admin_token(new) {
                 Ok(true) => reloaded.changed.push("the token of the admin page".to_owned()),
                 Ok(false) => {}

@@ -40,7 +40,8 @@ pub(crate) struct Running {
     pub(crate) workers: AtomicUsize,
     /// True once a stop has begun. From then on, the server accepts no new connections.
     pub(crate) draining: AtomicBool,
-    /// True while the server counts as refusing writes for lack of space. The watch thread sets it.
+    /// True if the server has refused a write for lack of space in the last 5 seconds. Only the
+    /// thread of `watch.rs` sets and clears this flag.
     pub(super) refusing: AtomicBool,
     /// The state that all workers share, once it exists. The reference is weak, because the context
     /// refers back to this `Running` through its hooks.
@@ -102,7 +103,7 @@ impl Running {
     /// Changes the memory limit.
     ///
     /// # Errors
-    /// As for [`Engine::set_memory_limit`].
+    /// Returns the errors of [`Engine::set_memory_limit`].
     pub(crate) fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
         match self.context() {
             Some(context) => context.set_memory_limit(bytes),
@@ -115,7 +116,8 @@ impl Running {
         Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the settings and applies those that take effect at once.
+    /// Replaces the settings, and passes new values to the parts of the server that keep copies of
+    /// settings.
     pub(crate) fn set_settings(&self, settings: Settings) {
         self.net.set_limits(settings.max_connections, settings.idle_timeout);
         if let Some(context) = self.context() {
@@ -201,7 +203,7 @@ impl Running {
         context.latencies.is_on().then(|| context.latencies.totals())
     }
 
-    /// Returns the threshold from which a command counts as slow.
+    /// Returns the duration from which a command counts as slow.
     ///
     /// # Errors
     /// Returns the reason if slow commands are not recorded.

@@ -8,7 +8,7 @@ use crate::net;
 
 #[derive(Debug, Default)]
 pub(super) struct StopState {
-    /// Who or what asked first for the stop, for the log.
+    /// Text for the log: who or what first requested the stop.
     reason: Option<String>,
     pub(super) failure: Option<String>,
     /// True if the stop does not wait for commands in flight.

@@ -20,7 +20,8 @@ use crate::net;
 use crate::settings::{Settings, StorePath};
 
 /// If the user gives no size, a new device of the store gets `MEMORY_TIMES` × the memory limit as
-/// its size, but at least `DEFAULT_SIZE` and at most a quarter of the free space.
+/// its size, but at least `DEFAULT_SIZE` and at most a quarter of the free space of its file
+/// system.
 const MEMORY_TIMES: u64 = 4;
 
 /// Interval between log lines during a long recovery.
@@ -35,8 +36,8 @@ pub(super) fn open(settings: &Settings, clock: &Clock) -> Result<Option<StoreOpt
     let open = |store: &StorePath, is_ours: fn(&Content) -> bool| {
         let is_ours = |head: &[u8]| is_ours(&Content::of(head));
         let wanted = DEFAULT_SIZE.max(settings.memory.saturating_mul(MEMORY_TIMES));
-        // The size on the command line may be too small: `store grow` may have enlarged the device
-        // later.
+        // The size in the settings may be too small, because `store grow` enlarges a device without
+        // changing the settings.
         let used = used.iter().find(|(path, _)| *path == store.path).map_or(0, |used| used.1);
         let size = store.size.map(|size| size.max(used));
         let device = FileDevice::open_checked(&store.path, size, wanted, is_ours);
@@ -140,8 +141,8 @@ impl<'a> RecoveryReporter<'a> {
     }
 }
 
-/// Returns the server's clock. With a store, the clock continues from the time that the store has
-/// reached.
+/// Returns the server's clock. With a store, this clock continues the store's time, which may
+/// differ from the machine's wall clock.
 pub(super) fn set_clock(clock: Clock, engine: &Engine) -> Clock {
     let Some(opened_at) = engine.opened_at() else { return clock };
     let clock = clock.continuing(opened_at);

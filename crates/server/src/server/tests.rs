@@ -180,8 +180,9 @@ fn a_server_writes_and_removes_its_files() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// After `Host::serving` was called, only a `Stopper` ends the server without losing acknowledged
-/// writes. So the call must come before a client can connect.
+/// Until the server calls `Host::serving`, the process may simply exit at a signal. After that,
+/// only a `Stopper` ends the server without losing acknowledged writes. So the call must come
+/// before a client can connect.
 #[test]
 fn the_host_is_told_before_a_client_can_connect() {
     let folder = std::env::temp_dir().join(format!("larder-serving-{}", std::process::id()));

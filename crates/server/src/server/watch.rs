@@ -20,14 +20,14 @@ use crate::stats::NetTotals;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time after a log line during which the same trouble is not logged again.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Time after a refused write during which the server counts as refusing writes.
+/// Time after a refused write during which `/readyz` reports that the server refuses writes.
 const REFUSING: Duration = Duration::from_secs(5);
 
 /// Growth of the uncharged memory, in bytes, after which this thread makes the allocator return
 /// freed memory to the kernel. Uncharged memory is resident memory that the budget does not count.
 const UNCHARGED: u64 = 8 << 20;
 
-/// A thread that watches a server.
+/// A handle that ends the thread.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: Sender<()>,
@@ -57,7 +57,7 @@ impl Watch {
     }
 }
 
-/// The state that the watch thread has seen and logged so far.
+/// The state of the server that the thread last saw and logged, to detect changes.
 #[derive(Default)]
 struct Watcher {
     failing: Option<Instant>,
@@ -202,8 +202,8 @@ impl Trouble {
         Trouble { kind, told: 0, told_at: None }
     }
 
-    /// Returns the number of cases since the last log line. Returns `None` if there are no new
-    /// cases, or if the last log line is less than [`SILENCE`] old.
+    /// Returns how often this trouble has occurred since its last log line. Returns `None` if it
+    /// has not, or if that log line is less than [`SILENCE`] old.
     fn news(&mut self, totals: &Totals, net: &NetTotals, now: Instant) -> Option<u64> {
         let count = (self.kind.count)(totals, net);
         let silent = self.told_at.is_some_and(|at| now.duration_since(at) < SILENCE);
@@ -215,8 +215,8 @@ impl Trouble {
     }
 }
 
-/// The state of the lanes at the last check, to detect that partitions move, that a device has
-/// grown, and that a device is drained.
+/// The state of the lanes at the last check. A comparison shows if partitions move, if a device has
+/// grown, and if the drain of a device has ended.
 #[derive(Debug, Default)]
 struct Moves {
     lanes: Vec<LaneState>,
@@ -264,8 +264,8 @@ mod tests {
         let mib = |n: u64| n << 20;
         assert!(!heap.has_grown(mib(20)) && !heap.has_grown(mib(27)));
         assert!(heap.has_grown(mib(28)));
-        // The allocator returns 3 of the 28 MiB. Growth must count from the 25 MiB that are left,
-        // or from a lower value that is seen later.
+        // The allocator returns 3 of the 28 MiB, so 25 MiB are left. Later growth must be measured
+        // from these 25 MiB, or from a lower value that `has_grown` has been given since then.
         heap.note_given_back(mib(25));
         assert!(!heap.has_grown(mib(30)) && !heap.has_grown(mib(3)) && !heap.has_grown(mib(10)));
         assert!(heap.has_grown(mib(11)));

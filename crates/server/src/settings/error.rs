@@ -32,7 +32,8 @@ pub enum SettingsError {
         /// Why the file cannot be read.
         reason: String,
     },
-    /// Two values contradict each other, or a value is out of range.
+    /// The settings as a whole cannot be used: two values contradict each other, or a value is out
+    /// of range.
     Conflict(String),
 }
 

@@ -43,7 +43,8 @@ fn matches(name: &str, pattern: &str) -> bool {
 pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     settings.extended = text.to_owned();
     if settings.ext_path {
-        // A source of lower precedence has set `ext_path`. This `-o` replaces it as a whole.
+        // The `-o` of a source of lower precedence has set the store with `ext_path`. This `-o`
+        // replaces that `-o` as a whole, so its store goes too.
         settings.ext_path = false;
         settings.store.clear();
     }

@@ -5,7 +5,7 @@ use super::table;
 use super::types::Settings;
 
 /// The version of memcached whose replies Larder reproduces. `memcached -V` and the `version`
-/// command return it, because clients and test harnesses compare it.
+/// command return it. Clients and test harnesses compare it with the versions that have a feature.
 pub const MEMCACHED_VERSION: &str = "1.6.45";
 
 /// The text below the flags in `larder serve --help`.

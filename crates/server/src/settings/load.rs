@@ -117,7 +117,8 @@ fn argument(setting: &'static Setting) -> Arg {
     }
 }
 
-/// Returns the value of a setting in the command line. Ignores arguments from the index `end` on.
+/// Returns the value of a setting in the command line. Reads only the arguments before the index
+/// `end`, which [`check_refused`] sets to that of a flag such as `-h`.
 fn flag(setting: &Setting, matches: &ArgMatches, end: usize) -> Option<String> {
     if matches.value_source(setting.key) != Some(clap::parser::ValueSource::CommandLine)
         || matches.index_of(setting.key)? >= end
@@ -147,7 +148,8 @@ fn flag_name(setting: &Setting, flavor: Flavor) -> String {
 /// Loads the settings from all sources.
 ///
 /// # Errors
-/// Returns the first value that cannot be used, or file that cannot be read, and what to do.
+/// Returns an error that says what to do, for the first value that cannot be used or the first file
+/// that cannot be read. Also returns an error if values contradict each other.
 pub fn from_matches(
     flavor: Flavor,
     matches: &ArgMatches,
@@ -220,7 +222,8 @@ fn apply_environment(
     for setting in table::all() {
         let name = setting.environment();
         let Some(text) = environment.get(&name) else { continue };
-        // Container runtimes set `LARDER_PORT` to a URL for a service named `larder`.
+        // For a service named `larder`, container runtimes set `LARDER_PORT` to a URL, which is not
+        // meant as this setting.
         if setting.key == "port" && text.contains("://") {
             continue;
         }

@@ -61,8 +61,8 @@ impl Settings {
         self.key_sampling && self.admin.is_some()
     }
 
-    /// Checks the conditions that several settings must satisfy together. Adapts values that
-    /// memcached accepts and Larder does not, with a note.
+    /// Checks the conditions that several settings must satisfy together. Values that memcached
+    /// accepts and Larder does not are adapted, and a note in `notes` says so.
     fn check(&mut self) -> Result<(), SettingsError> {
         let conflict = |reason: String| Err(SettingsError::Conflict(reason));
         if self.flavor == Flavor::Memcached && self.memory < MIN_MEMORY {

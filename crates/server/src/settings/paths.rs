@@ -26,12 +26,13 @@ pub struct StorePath {
 pub struct LanePaths<'a> {
     /// The device for new items.
     pub first: &'a StorePath,
-    /// The lower device, for items that have cooled: they were moved off the fast device.
+    /// The lower device, to which items that are seldom read are moved.
     pub lower: Option<&'a StorePath>,
 }
 
-/// Returns the lanes that these devices form. If there are tiers, the tier that is named first is
-/// the fast one. The nth devices of both tiers form the nth lane.
+/// Returns the lanes of a store with the devices `stores`. Without tiers, each device is a lane.
+/// With two tiers, the tier of the first device is the fast one, and the nth lane has the nth
+/// device of each tier.
 pub(super) fn lanes(stores: &[StorePath]) -> Result<Vec<LanePaths<'_>>, String> {
     let Some(tier) = stores.first().map(|store| &store.tier) else { return Ok(Vec::new()) };
     let (first, lower): (Vec<_>, Vec<_>) = stores.iter().partition(|store| store.tier == *tier);
@@ -65,7 +66,7 @@ impl StorePath {
             Err(format!("{whole:?}: {why}; write for example /var/lib/larder or /dev/sdb:100GB"))
         };
         let (text, tier) = match text.rsplit_once('@') {
-            // An `@` may also be part of a directory's name. Then a slash follows it.
+            // An `@` that a slash follows belongs to a directory's name and begins no tier.
             Some((text, tier)) if !tier.contains('/') => (text, Some(tier.to_owned())),
             _ => (text, None),
         };
@@ -73,7 +74,7 @@ impl StorePath {
             return bad("the name of the tier is missing, or comes before the size");
         }
         let (path, size) = match text.rsplit_once(':') {
-            // A colon may also be part of a directory's name. Then a slash follows it.
+            // A colon that a slash follows belongs to a directory's name and begins no size.
             Some((path, size)) if !size.contains('/') => (path, Some(size)),
             _ => (text, None),
         };

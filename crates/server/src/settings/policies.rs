@@ -16,10 +16,10 @@ use super::values::{file_text, name_of, nearest, one_of, parse_switch, show_dura
 use super::{Settings, SettingsError, durability_name};
 use crate::policies::{DescriptorPattern, EntryPattern, Policy};
 
-/// The key of the policies in the file.
+/// The name of the policies' tables in the configuration file.
 pub(super) const KEY: &str = "limit";
 
-/// The keys of a policy.
+/// The keys that a policy's table in the configuration file may have.
 const KEYS: [&str; 10] = [
     "name",
     "prefix",
@@ -41,9 +41,9 @@ const DURABILITIES: &[(&str, Durability)] =
 
 /// The largest number of policies.
 const POLICIES_MAX: usize = 1024;
-/// The largest length of a name, in bytes.
+/// The largest length of a policy's name, in bytes.
 const NAME_MAX: usize = 64;
-/// The largest length of a prefix, in bytes. It is the largest length of a key.
+/// The largest length of a policy's prefix, in bytes: the largest length of an item's key.
 const PREFIX_MAX: usize = 250;
 
 /// The largest number of entries of a descriptor.
@@ -63,7 +63,8 @@ pub(crate) fn show_window(window: Nanos) -> String {
 
 /// What is wrong with a policy.
 struct Fault {
-    /// The key whose value is wrong, or which is unknown. `None` if a key is missing.
+    /// The key of the policy's table that is unknown or has a wrong value. `None` if a key is
+    /// missing.
     key: Option<String>,
     reason: String,
 }
@@ -135,10 +136,11 @@ fn prefixes_of(policies: &[Policy]) -> BTreeMap<&str, &str> {
     policies.iter().filter_map(|policy| Some((policy.prefix.as_deref()?, &*policy.name))).collect()
 }
 
-/// Checks that no descriptor of `policy` has a key that begins with the prefix of another policy.
-/// Otherwise clients of the proxy could use up the limits of that policy. A descriptor's key is the
-/// prefix of `policy`, followed by the values that the pattern leaves open. It has a `/` between
-/// two values, and none in a value.
+/// Checks that no descriptor that matches `policy` has an item key that begins with the prefix of
+/// another policy. With such a key, clients of a proxy such as Envoy could use up limits of the
+/// other policy. A descriptor's item key is the prefix of `policy`, followed by the values that the
+/// descriptor pattern of `policy` does not fix. These values contain no `/`, and a `/` separates
+/// them.
 fn keep_apart(policy: &Policy, prefixes: &BTreeMap<&str, &str>) -> Result<(), Fault> {
     let (Some(pattern), Some(own)) = (&policy.descriptor, policy.prefix.as_deref()) else {
         return Ok(());
@@ -228,7 +230,7 @@ fn policy(table: &toml::Table) -> Result<Policy, Fault> {
     })
 }
 
-/// Reads `domain` and `descriptor`, which belong together.
+/// Reads `domain` and `descriptor`. Each of these keys needs the other.
 fn descriptor(keys: &Keys<'_>) -> Result<Option<DescriptorPattern>, Fault> {
     let domain = keys.get("domain", parse_text)?;
     let entries = keys.list("descriptor", parse_entry)?;
@@ -252,7 +254,7 @@ fn descriptor(keys: &Keys<'_>) -> Result<Option<DescriptorPattern>, Fault> {
     }
 }
 
-/// The keys of one policy.
+/// The keys and values of one policy's table.
 struct Keys<'t>(&'t toml::Table);
 
 impl Keys<'_> {
@@ -368,8 +370,8 @@ fn show(policy: &Policy) -> String {
 }
 
 impl Settings {
-    /// Returns the policies that differ between `self` and `other`, each as name, text in `self`
-    /// and text in `other`. The text of a missing policy is empty.
+    /// Returns the policies that differ between `self` and `other`. For each it returns the name,
+    /// then the policy in `self` and in `other` as text. The text of a missing policy is empty.
     pub(crate) fn policy_differences(&self, other: &Settings) -> Vec<(String, String, String)> {
         let names: BTreeSet<&str> =
             self.policies.iter().chain(&other.policies).map(|policy| &*policy.name).collect();
@@ -381,10 +383,10 @@ impl Settings {
         changed.map(|(name, here, there)| (name.to_owned(), here, there)).collect()
     }
 
-    /// Checks that the settings name a durable store if any of `policies` asks for a durability.
+    /// Checks that these settings keep items in a store if any of `policies` sets a durability.
     ///
     /// # Errors
-    /// Returns the reason if the settings name no such store.
+    /// Returns the reason if a policy sets a durability although these settings keep no items.
     pub(crate) fn check_policies(&self, policies: &[Policy]) -> Result<(), String> {
         let lasts = self.durability() != Durability::None;
         let promising = policies.iter().find(|policy| policy.durability.is_some() && !lasts);

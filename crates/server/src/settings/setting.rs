@@ -1,14 +1,14 @@
-//! One row of the settings table, and macros with which a row needs less code.
+//! The type of one row of the settings table, and macros that make the code of a row shorter.
 
 use super::types::Settings;
 
 /// The form in which a setting is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The setting has one value. Holds the name of the value in the help.
+    /// The setting has one value. The string stands for the value in the help, such as `PATH`.
     Value(&'static str),
-    /// The setting has a list of values, separated by commas or given repeatedly. Holds the name of
-    /// a value in the help.
+    /// The setting has a list of values, separated by commas or given repeatedly. The string stands
+    /// for one value in the help.
     List(&'static str),
     /// A flag without a value; `true` or `false` in the environment and in the file.
     Switch,
@@ -48,7 +48,8 @@ impl Group {
 
 /// A setting: its names, its place in the help, and how its value is parsed and shown.
 pub(super) struct Setting {
-    /// The long flag and the key in the file. The environment name is `LARDER_` and the key.
+    /// The name of the long flag, and the key in the settings file. The environment variable is
+    /// `LARDER_` and this name in capitals, with `_` for `-`.
     pub(super) key: &'static str,
     /// memcached's long flag, if it differs from `key`.
     pub(super) alias: Option<&'static str>,
@@ -71,7 +72,7 @@ impl Setting {
         !matches!(self.group, Group::Tuning | Group::Refused)
     }
 
-    /// Returns the setting's name in the environment.
+    /// Returns the name of the setting's environment variable.
     pub(super) fn environment(&self) -> String {
         format!("LARDER_{}", self.key.to_ascii_uppercase().replace('-', "_"))
     }
@@ -105,8 +106,8 @@ impl Setting {
     }
 }
 
-/// Declares a setting for a boolean field. The setting is on if the field equals `$on`, which is
-/// true by default.
+/// Declares a setting for a boolean field. The setting is on if the field equals `$on`. A call
+/// without `$on` means `true`.
 macro_rules! switch {
     ($key:literal, $short:expr, $group:expr, $help:literal, $($field:ident).+) => {
         switch!($key, $short, $group, $help, $($field).+, true)

@@ -302,7 +302,7 @@ fn a_store_is_durable_unless_memcached_would_forget_it() {
     let env = [("LARDER_EXTENDED", "ext_path=/a:1G")];
     let settings = load(Flavor::Memcached, &["-o", "ext_path=/b:2G"], &env).unwrap();
     assert_eq!(settings.show_store(), "/b:2GB");
-    // A store of a source with higher precedence replaces the ext_path as a whole.
+    // The flag `--store` replaces an ext_path of the environment, and its durability too.
     for more in [&[][..], &["-o", "modern"]] {
         let flags = [&["--store", "/s"], more].concat();
         let settings = load(Flavor::Larder, &flags, &env).unwrap();
@@ -418,8 +418,8 @@ fn unusable_values_have_specific_messages() {
     }
 }
 
-/// The help texts are an interface, so changes need a review. Run with `LARDER_UPDATE=1` to accept
-/// them.
+/// The help texts are an interface, so changes need a review. With `LARDER_UPDATE=1` in the
+/// environment, this test records the changed texts.
 #[test]
 fn help_texts_match_their_snapshots() {
     // A fixed width, so that the terminal does not change the wrapping.

@@ -13,8 +13,8 @@ use crate::command::Switches;
 use crate::net::BackendChoice;
 use crate::policies::Policy;
 
-/// The command line that was used. Both command lines have the same flags, but some defaults
-/// differ.
+/// The name under which the process was started. Both flavors have the same flags, but some
+/// defaults differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flavor {
     /// `larder serve`: loopback only, with the admin page.
@@ -39,7 +39,7 @@ pub enum Port {
 /// The protocol that connections speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The first byte of a connection decides.
+    /// The first byte of a connection shows which protocol the client speaks.
     #[default]
     Auto,
     /// Text and meta commands only.
@@ -65,7 +65,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// Returns the level that results if `-v` is given `verbosity` times in addition to this level.
+    /// Returns this level or the level of `-v`, given `verbosity` times, whichever logs more.
     pub fn raised(self, verbosity: u32) -> LogLevel {
         match verbosity {
             0 => self,
@@ -88,7 +88,7 @@ pub enum LogFormat {
 /// All settings of a server. `Settings::default()` has the values of `larder serve` without flags.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The command line that was used.
+    /// The name under which the process was started: Larder's or memcached's.
     pub flavor: Flavor,
     /// Addresses of the data port. If the list is empty, the flavor's default applies.
     pub listen: Vec<ListenAddress>,
@@ -106,14 +106,16 @@ pub struct Settings {
     pub protocol: Protocol,
     /// The address of the admin page; `None` is off.
     pub admin: Option<SocketAddr>,
-    /// Host names that requests to the admin page and the limit port may use, in addition to IP
+    /// Host names by which clients may address the admin page and the limit port, in addition to IP
     /// addresses and localhost.
     pub admin_hosts: Vec<String>,
     /// The file with the token of the admin port. `None` if each start creates a token.
     pub admin_token_file: Option<PathBuf>,
-    /// The report of `larder bench all` that the admin page opens: the file, or its directory.
+    /// The path of a report of `larder bench all`, or of the report's directory. The admin page
+    /// shows this report.
     pub lab_report: Option<PathBuf>,
-    /// The HTTP port for rate limits. It is opened at the addresses of the data port.
+    /// The HTTP port for rate limits. The server listens on it at the IP addresses of the data
+    /// port.
     pub limit_port: Port,
     /// RAM for data, index and buffers, in bytes.
     pub memory: u64,
@@ -121,8 +123,8 @@ pub struct Settings {
     pub max_item_size: u64,
     /// What happens to a write when there is no room: items are evicted, or the write is refused.
     pub when_full: WhenFull,
-    /// The devices of the store, which keeps items beyond memory and beyond the life of the
-    /// process.
+    /// The devices of the store. The store keeps items that do not fit into memory, and restores
+    /// items after a restart.
     pub store: Vec<StorePath>,
     /// Lanes of the store whose devices are lost. The store starts without their items.
     pub forget: Vec<LaneNumber>,
@@ -146,19 +148,20 @@ pub struct Settings {
     pub idle_timeout: Option<Duration>,
     /// The kernel interface of the event loops.
     pub io: BackendChoice,
-    /// False if `-W` was given. Larder refuses the command `watch` in any case.
+    /// False if `-W` was given. The flag has no effect except in `stats settings`: Larder always
+    /// refuses the command `watch`.
     pub watch: bool,
     /// The commands that are allowed.
     pub switches: Switches,
     /// True if the latencies of commands are measured.
     pub latency: bool,
-    /// The time from which a command counts as slow; `None` if slow commands are not recorded.
+    /// The least duration of a slow command. `None` if slow commands are not recorded.
     pub slow_command: Option<Duration>,
     /// True if the keys of requests and items are sampled for the admin page.
     pub key_sampling: bool,
-    /// True if `stats detail` counts from the start.
+    /// True if the counts of `stats detail` are on when the server starts.
     pub detail: bool,
-    /// The delimiter after a key's prefix in `stats detail`; one ASCII character.
+    /// The delimiter after a key's prefix in `stats detail`, one ASCII character.
     pub prefix_delimiter: char,
     /// Number of `-v` flags.
     pub verbosity: u32,
@@ -184,7 +187,8 @@ pub struct Settings {
     pub extended: String,
     /// The path of the configuration file, if any.
     pub config: Option<PathBuf>,
-    /// The file that gets the port numbers (`MEMCACHED_PORT_FILENAME`).
+    /// The file to which the server writes the ports of its listeners. As in memcached, the
+    /// environment variable `MEMCACHED_PORT_FILENAME` names it.
     pub port_file: Option<PathBuf>,
     /// Log messages about settings that were accepted and have no effect.
     pub notes: Vec<String>,
@@ -262,7 +266,7 @@ impl Settings {
         settings
     }
 
-    /// Returns true if any source gave the setting `key` (its key in the configuration file).
+    /// Returns true if a flag, the environment or the file gave the setting with the name `key`.
     pub fn is_given(&self, key: &str) -> bool {
         self.given.contains(key)
     }
@@ -272,7 +276,7 @@ impl Settings {
         self.log_level.raised(self.verbosity)
     }
 
-    /// Returns what an acknowledged write survives: the given durability, or else the default.
+    /// Returns the durability that the settings give, or else the default.
     pub fn durability(&self) -> Durability {
         match self.durability {
             Some(durability) => durability,
@@ -298,7 +302,8 @@ impl Settings {
         stores.join(",")
     }
 
-    /// Returns the addresses of the data port, including the default. Empty if TCP is off.
+    /// Returns the addresses of the data port. If the settings give none, this is the flavor's
+    /// default address. The list is empty if the server does not listen on TCP.
     pub fn listen_addresses(&self) -> Vec<ListenAddress> {
         let asked = self.is_given("listen") || self.is_given("port") || !self.listen.is_empty();
         let socket_only = match self.flavor {
@@ -348,8 +353,8 @@ impl Settings {
         }
     }
 
-    /// Returns true if the data port listens on this address. Does not resolve host names, except
-    /// `localhost`.
+    /// Returns true if the data port listens on `address`, or on its port at an overlapping IP
+    /// address such as 0.0.0.0. Does not resolve host names, except `localhost`.
     pub(super) fn is_data_port(&self, address: SocketAddr) -> bool {
         let is_it = |listen: &ListenAddress| {
             let host = match listen.host.as_str() {

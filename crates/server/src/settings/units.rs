@@ -11,7 +11,8 @@ pub(super) enum DefaultUnit {
     Mebibytes,
 }
 
-/// Reads a size: `64`, `512MB`, `1.5g`. Units count in 1024s, with or without `B` or `iB`.
+/// Reads a size: `64`, `512MB`, `1.5g`. Units are powers of 1024, whether they are written `M`,
+/// `MB` or `MiB`.
 pub(super) fn parse_size(text: &str, bare: DefaultUnit) -> Result<u64, String> {
     let complaint = || {
         let meaning = match bare {

@@ -112,7 +112,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a duration; 0 means none.
+/// Parses a duration. Returns `None` for 0, which turns the setting off.
 pub(super) fn optional_duration(text: &str) -> Result<Option<Duration>, String> {
     Ok(Some(parse_duration(text)?).filter(|duration| !duration.is_zero()))
 }

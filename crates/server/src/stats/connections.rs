@@ -33,7 +33,7 @@ pub(super) fn rows(running: &Running, row: &mut Row<'_>) {
         let (from, to) = match &entry.peer {
             Peer::Tcp { from, to } => (tcp(from), tcp(to)),
             // Clients of a Unix socket have no address. A systemd socket unit may pass several Unix
-            // listeners. All their clients are shown with the last one.
+            // listeners. Their clients are all shown with the path of the last Unix listener.
             Peer::Unix => ("unix:".to_owned(), unix.clone()),
         };
         row(&format!("{id}:addr"), format_args!("{from}"));

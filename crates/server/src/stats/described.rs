@@ -8,13 +8,14 @@ use super::table;
 /// A metric, without its value.
 #[derive(Debug, Serialize)]
 pub(crate) struct DescribedMetric {
-    /// The group of `stats`; empty for `stats` without a group.
+    /// The group of `stats` that shows the metric. Empty for `stats` without a group.
     group: &'static str,
-    /// The name of the row. `N` stands for the number of a lane, with `:lower` for its lower
-    /// device. `NAME` stands for the name of a policy, and `CLASS` for a class of commands.
+    /// The name of the row in `stats`. In it, `N` stands for the number of a lane, and for this
+    /// number with `:lower` if the row is about the lane's lower device. `NAME` stands for the name
+    /// of a policy, and `CLASS` for a class of commands.
     row: &'static str,
-    /// The name on `/metrics`; empty if the row has none there, or only a name of the memcached
-    /// exporter.
+    /// The metric's own name on `/metrics`. Empty if `/metrics` lacks the metric, or shows it only
+    /// under names of the memcached exporter.
     name: &'static str,
     kind: &'static str,
     unit: &'static str,

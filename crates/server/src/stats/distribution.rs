@@ -13,15 +13,15 @@ pub(super) enum Distribution {
     CommitWaits,
     /// The bytes that commits made durable, for each lane.
     CommitBytes,
-    /// The times of syncs, for each device.
+    /// The durations of syncs, for each device.
     Syncs,
-    /// The times of writes, for each device.
+    /// The durations of writes, for each device.
     Writes,
-    /// The times of reads, for each device.
+    /// The durations of reads, for each device.
     Reads,
 }
 
-/// A histogram, and the device that it describes; `None` for the whole server.
+/// A histogram of one device. If `of` is `None`, it is a histogram of the whole server.
 #[derive(Debug)]
 pub(super) struct Distributed {
     of: Option<MeasuredDevice>,

@@ -8,8 +8,8 @@ use super::exporter::{self, FamilyList};
 use super::metric::{Metric, MetricKind};
 use super::table;
 
-/// If this environment variable is set, the test writes the tables into the file instead of
-/// comparing them.
+/// If this environment variable is set, the test below writes the tables into `docs/metrics.md`.
+/// Otherwise it compares them with that file.
 const WRITE: &str = "LARDER_UPDATE";
 
 fn cell(text: &str) -> String {
@@ -48,7 +48,8 @@ fn metrics(select: impl Fn(&Metric) -> bool) -> String {
     text
 }
 
-/// Returns the first of the exporter's names that have a formula with the metric's row.
+/// Returns the first name of the memcached exporter that has a value computed from the metric's
+/// row. Returns an empty text if there is no such name.
 fn of_exporter(metric: &Metric) -> String {
     let lists = exporter::LISTS.iter().filter(|list| list.group == metric.group);
     let mut samples = lists.flat_map(|list| list.families).flat_map(|family| {
@@ -68,7 +69,8 @@ fn constants() -> String {
     format!("{}\n", rows.join(", "))
 }
 
-/// Returns the names of the exporter that break the conventions of Prometheus.
+/// Returns the memcached exporter's names of counters that lack the suffix `_total`. Such names
+/// break a convention of Prometheus.
 fn unconventional() -> String {
     let families = exporter::LISTS.iter().flat_map(|list| list.families);
     let counters = families.filter(|family| family.kind == MetricKind::Counter);
@@ -102,7 +104,8 @@ fn exporter_names() -> String {
     text
 }
 
-/// Returns `text` with the tables between the marks replaced.
+/// Returns `text` with new tables. Each table replaces the text between the HTML comments `begin
+/// NAME` and `end NAME`.
 fn with_tables(text: &str) -> String {
     let has_meaning = |metric: &Metric| metric.kind != MetricKind::Absent;
     let is_ours = |metric: &Metric| metric.row.starts_with("larder_");

@@ -42,7 +42,8 @@ fn metric_rows(snapshot: &Snapshot<'_>, group: &str, row: &mut Row<'_>) {
     each(metrics, snapshot, &mut |_, name, _, value| row(name, format_args!("{value}")));
 }
 
-/// Returns the rows of a metric group as a map from name to text, with the values of `snapshot`.
+/// Returns the rows of `stats settings` or of a metric group, with the values of `snapshot`. The
+/// map leads from the name of a row to its value as text.
 pub(super) fn rows_of(snapshot: &Snapshot<'_>, group: &str) -> RowTexts {
     let mut rows = RowTexts::new();
     let mut put = |name: &str, value: std::fmt::Arguments<'_>| {

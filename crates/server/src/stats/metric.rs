@@ -1,4 +1,4 @@
-//! The type of one row of the table of metrics, and functions with which a row needs less code.
+//! The type of one row of the table of metrics, and functions that make the code of a row shorter.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -17,7 +17,7 @@ pub(super) enum MetricKind {
     Counter,
     /// A number that rises and falls.
     Gauge,
-    /// A quantile. Its label is `quantile`.
+    /// A quantile of a histogram. The label `quantile` says which one, as in a Prometheus summary.
     Quantile,
     /// The number of events. In Prometheus' format, a histogram of their durations or sizes.
     Histogram,
@@ -52,7 +52,7 @@ impl MetricKind {
 }
 
 /// The unit of a row in `stats`. Prometheus' format has base units, such as seconds, so `/metrics`
-/// shows the row's value divided by `per_base`.
+/// shows the row's value divided by [`MetricUnit::per_base`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricUnit {
     /// A plain number.
@@ -176,7 +176,7 @@ impl From<&str> for Reading {
     }
 }
 
-/// Returns a value that is always present.
+/// Wraps the value of a metric that always has one.
 pub(super) fn some(value: impl Into<Reading>) -> Option<Reading> {
     Some(value.into())
 }
@@ -198,8 +198,8 @@ pub(super) enum Read {
     /// A value for each class of commands, while latencies are measured. `CLASS` in the name of the
     /// row is the class.
     Class(OfHistogram),
-    /// A value for each histogram of a kind. `N` in the name of the row is the number of the lane,
-    /// or `N:lower` for its lower device.
+    /// A value for each histogram of the given [`Distribution`]. `N` in the name of the row is the
+    /// number of the lane, followed by `:lower` if the histogram is of the lane's lower device.
     Distribution(Distribution, OfHistogram),
 }
 
@@ -214,10 +214,11 @@ pub(crate) struct Metric {
     pub(super) group: &'static str,
     /// The name of the row in `stats`.
     pub(super) row: &'static str,
-    /// The name of the samples on `/metrics`; empty if `/metrics` has no samples of this row, or
+    /// The name of the row's samples on `/metrics`. Empty if `/metrics` lacks this row, or shows it
     /// only under names of the memcached exporter.
     pub(super) name: &'static str,
-    /// The fixed labels of the samples, without braces. For text, the name of the label.
+    /// The fixed labels of the samples, without braces. For [`MetricKind::Info`], the name of the
+    /// label that holds the text.
     pub(super) labels: &'static str,
     pub(super) kind: MetricKind,
     pub(super) unit: MetricUnit,
@@ -306,7 +307,8 @@ impl Metric {
         self
     }
 
-    /// Sets the fixed labels of the samples; for text, the name of its label.
+    /// Sets the fixed labels of the samples. For [`MetricKind::Info`], sets the name of the label
+    /// that holds the text.
     pub(super) const fn labels(mut self, labels: &'static str) -> Metric {
         self.labels = labels;
         self
@@ -340,7 +342,7 @@ impl Metric {
         self
     }
 
-    /// Sets [`MetricKind::Quantile`] and its label.
+    /// Sets [`MetricKind::Quantile`], its fixed label, and [`Joined::Largest`].
     pub(super) const fn quantile(mut self, labels: &'static str) -> Metric {
         self.kind = MetricKind::Quantile;
         self.labels = labels;
@@ -351,8 +353,9 @@ impl Metric {
 /// Receives a metric with the name of its row, its labels and its value.
 pub(super) type VisitValue<'v> = dyn FnMut(&Metric, &str, &[(&str, &str)], Reading) + 'v;
 
-/// Calls `visit` with every value of `metrics`. Adjacent metrics of lanes are visited lane by lane,
-/// so that the rows of a lane stand together. The same holds for policies, classes and devices.
+/// Calls `visit` with every value of `metrics`. If several metrics of lanes follow each other, it
+/// visits all their values for one lane before those for the next lane. So the rows of a lane stand
+/// together. The same holds for metrics of policies, of classes and of devices.
 pub(super) fn each<'m>(
     metrics: impl IntoIterator<Item = &'m Metric>,
     snapshot: &Snapshot<'_>,

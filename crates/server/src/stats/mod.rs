@@ -1,7 +1,8 @@
 //! The statistics of `stats`, the metrics and the status page. One table of metrics (`table/`) is
-//! their only source. All figures are read from counters that the workers write without
-//! synchronizing with readers. Only the numbers of free places and of copies are read under locks.
-//! Requests take these locks when they open a segment or keep a copy.
+//! their only source. Reading almost any figure takes no lock, because the workers write the
+//! counters without synchronizing with readers. The exceptions are the numbers of free places and
+//! of copies. The reader takes locks for them that a request takes when it opens a segment or keeps
+//! a copy of a record.
 
 mod connections;
 mod described;

@@ -19,8 +19,8 @@ pub(super) fn text(snapshot: &Snapshot<'_>) -> String {
     page
 }
 
-/// Writes the lines in front of the samples of a metric. Writing to a string cannot fail, here and
-/// below.
+/// Writes the lines in front of the samples of a metric. This file ignores the results of `write!`,
+/// because writing to a `String` cannot fail.
 fn head(page: &mut String, name: &str, kind: &str, help: &str) {
     let help = help.replace('\\', "\\\\").replace('\n', "\\n");
     let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -69,8 +69,8 @@ fn help(family: &exporter::Family, group: &str) -> &'static str {
 
 fn larder_text(snapshot: &Snapshot<'_>, page: &mut String) {
     let mut named: Vec<&Metric> = table::all().filter(|metric| !metric.name.is_empty()).collect();
-    // All samples of a name must stand together. The sort is stable, so they keep the order of the
-    // table.
+    // The format requires that all samples of a name stand together. The sort is stable, so metrics
+    // with the same name keep their order in the table.
     named.sort_by_key(|metric| metric.name);
     for family in named.chunk_by(|a, b| a.name == b.name) {
         if family[0].kind == MetricKind::Histogram {
@@ -113,7 +113,8 @@ fn histograms(snapshot: &Snapshot<'_>, metric: &Metric, page: &mut String) {
             let labels = format!("{scope}le=\"{}\"", base(bound));
             sample(page, &bucket, &labels, &cumulative.to_string());
         }
-        // These values come from the same reading as the buckets, so that they agree.
+        // The sum and the count come from the same histogram as the buckets, so that all of them
+        // agree.
         let all = histogram.count().to_string();
         sample(page, &bucket, &format!("{scope}le=\"+Inf\""), &all);
         let scope = scope.trim_end_matches(',');

@@ -1,5 +1,5 @@
-//! The figures of a server at one moment, from which all metrics are read. `stats/mod.rs` says
-//! which of them are read under locks.
+//! A snapshot of a server's figures. All metrics are read from a snapshot. `stats/mod.rs` says for
+//! which figures it takes locks.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;

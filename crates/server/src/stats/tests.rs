@@ -137,8 +137,8 @@ fn values_are_counted_and_reset() {
     assert_eq!(value(&server, "curr_items"), 1);
 }
 
-/// `stats reset` must also reset the counters of the store. Otherwise, ratios of these to other
-/// counters would be wrong.
+/// `stats reset` must also reset the counters of the store. Ratios of store counters to counters
+/// that the reset has set to 0 would otherwise be wrong.
 #[test]
 fn counters_of_the_store_are_reset_with_the_others() {
     let path = std::env::temp_dir().join(format!("larder-reset-{}", std::process::id()));
@@ -155,7 +155,8 @@ fn counters_of_the_store_are_reset_with_the_others() {
     assert!(before.iter().all(|value| *value > 0), "{before:?}");
     server.running.context().unwrap().reset_stats();
     let after = values();
-    // The store may make a commit between the reset and the reading.
+    // The counts of commits and of device writes may be more than 0, because the store may make a
+    // commit between the reset and the reading.
     assert!(after[0] == 0 && after[1] < before[1] && after[2] < before[2], "{before:?} {after:?}");
     store_one(&server);
     let later = values();
@@ -321,7 +322,8 @@ fn the_table_has_each_row_once_and_follows_the_conventions() {
         assert_eq!(name.ends_with("_info"), metric.kind == MetricKind::Info, "{name}");
         let stem = name.trim_end_matches("_total");
         let unit = match metric.read {
-            // The row of a histogram is the number of its values.
+            // The row of a histogram counts events and has no unit. The samples on `/metrics` have
+            // the unit of the events' durations or sizes.
             Read::Class(_) if metric.kind == MetricKind::Histogram => MetricUnit::Nanoseconds,
             Read::Distribution(of, _) if metric.kind == MetricKind::Histogram => of.unit(),
             _ => metric.unit,
@@ -336,8 +338,8 @@ fn the_table_has_each_row_once_and_follows_the_conventions() {
     }
 }
 
-/// Every number in `stats` must be on `/metrics`, under its own name or a name of the exporter,
-/// unless it is listed here.
+/// Every number in `stats` must be on `/metrics`, under its own name or a name of the memcached
+/// exporter. This test lists the exceptions.
 #[test]
 fn prometheus_gets_every_figure() {
     // `max_connections` is on `/metrics` too, as the row `maxconns` of `stats settings`.
@@ -357,7 +359,8 @@ fn prometheus_gets_every_figure() {
     for metric in table::all().filter(|metric| metric.group.is_empty()) {
         let is_number = matches!(metric.kind, MetricKind::Counter | MetricKind::Gauge);
         let same = metric.help.starts_with("Same as");
-        // These rows are sums of rows that the exporter has, so they need no names there.
+        // These rows are sums of rows that have a name on `/metrics`, so they need no name of their
+        // own.
         let sum = ["cmd_get", "cmd_touch"].contains(&metric.row);
         if is_number && metric.name.is_empty() && !same && !sum {
             let known = elsewhere.contains(&metric.row) || uses("", metric.row);
@@ -366,7 +369,9 @@ fn prometheus_gets_every_figure() {
     }
 }
 
-/// Checks that `stats` has the rows of a formula exactly if the documentation says so.
+/// Checks every formula of a metric of the memcached exporter. If `is_shown` returns true for the
+/// formula's list of metrics, `stats` must have all rows of the formula. Otherwise `stats` must
+/// lack a row.
 fn check_formulas(server: &Server, is_shown: impl Fn(Shown) -> bool) {
     for list in exporter::LISTS {
         let rows: RowTexts = rows(server, list.group).into_iter().collect();
@@ -374,8 +379,8 @@ fn check_formulas(server: &Server, is_shown: impl Fn(Shown) -> bool) {
             for (labels, formula) in family.samples {
                 let value = exporter::value(formula, &rows);
                 match list.shown {
-                    // `stats` has these rows. The exporter leaves them out, because a row says that
-                    // their mechanism is off.
+                    // `stats` has all rows of this formula. The exporter still leaves the metric
+                    // out, because other rows show that its mechanism is off.
                     Shown::Never(_) if value.is_some() => {
                         let off = list.group == "settings" && rows["lru_crawler"] == "no"
                             || !rows.contains_key("proxy_backend_total");

@@ -101,7 +101,7 @@ fn values_that_are_too_large_are_refused() {
             not_found(0x00),
         ],
     );
-    // A set whose value is too large must remove the old item, even with a cas id.
+    // A set whose value is too large must remove the old item, even if the set has a cas id.
     server.expect(
         &[store(0x11, b"k", 0, b"old"), compared(0x11, &[0; 8], b"k", &large, 3), get(0x00, b"k")],
         &[too_large(0x11), not_found(0x00)],

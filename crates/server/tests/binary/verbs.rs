@@ -76,8 +76,8 @@ fn a_store_with_a_cas_id_compares_it() {
         compared(0x15, &[0; 20], b"k", b"", cas + 1),
     ];
     server.expect(&others, &[0x01, 0x02, 0x13, 0x0e, 0x1a, 0x04, 0x15].map(exists));
-    // With a cas id, even an add (0x02) must overwrite the item. Every write returns the new cas
-    // id, with which the next write compares.
+    // With the item's cas id, even an add (0x02) must overwrite the item. Every write returns a new
+    // cas id, and the next write sends it.
     let requests: [(u8, &[u8], &[u8]); 7] = [
         (0x01, &zeros, b"2"),
         (0x02, &zeros, b"3"),
@@ -245,8 +245,8 @@ fn touch_and_gat_change_the_expiry() {
             Reply { key: b"missing".to_vec(), ..failed(0x23, 1, "") },
         ],
     );
-    // Expiry times are unsigned. The greatest one is a time in 2106. One second more than 30 days
-    // is an absolute time in 1970, so the item has expired.
+    // Expiry times are unsigned, so the greatest one is in the year 2106. Values above 30 days are
+    // absolute times. So 30 days and one second is a time in 1970, and the item has expired.
     let expiring =
         |exptime: u32| packet(0x11, &[[0; 4], exptime.to_be_bytes()].concat(), b"e", b"v");
     server.expect(&[expiring(u32::MAX), get(0x00, b"e")], &[item(0x00, 0, b"", b"v")]);

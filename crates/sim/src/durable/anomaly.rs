@@ -1,5 +1,5 @@
-//! Worlds in which a single anomaly happens, at its nth occurrence. Tests repeat such a world for n
-//! = 1, 2, 3 … until the world ends before the nth occurrence. So the tests cover every place where
+//! Worlds with a single anomaly, such as a failure of the world's nth write. Tests repeat such a
+//! world for n = 1, 2, 3 … until the world has no nth write. So the tests cover every place where
 //! the anomaly can happen.
 
 use super::machine::Machine;
@@ -9,7 +9,8 @@ use larder_disk::{Counts, Failure as DeviceFailure, Fault, Operation, SimDevice}
 use larder_engine::{Engine, Options};
 use std::sync::Arc;
 
-/// An anomaly and the number of its occurrence, counted from 1.
+/// An event that happens once in a world. The number says at which call, write, sync or request it
+/// happens, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anomaly {
     /// A call to the device fails.
@@ -21,18 +22,19 @@ pub enum Anomaly {
     Memory(u64),
 }
 
-/// The anomaly of a world, if it has one, with the counts that tell when it happens. They are kept
-/// over all lives of a store. A life lasts from a start to the next stop or crash, and has its own
-/// machine and engine.
+/// The anomaly of a world, if it has one, with the counts that tell when it happens. These counts
+/// continue over all lives of a store. A life lasts from a start to the next stop or crash, and has
+/// its own machine and engine.
 pub(super) struct Armed {
     anomaly: Option<Anomaly>,
-    /// The index of the device that fails or cuts the power.
+    /// The index of the device that the anomaly concerns: its call fails, or the power fails while
+    /// it writes or syncs.
     victim: usize,
     /// Calls to that device in earlier lives.
     calls: Counts,
     /// Memory requests in earlier lives.
     requests: u64,
-    /// True once a store has been created.
+    /// True once a start has succeeded, so the devices hold a store.
     created: bool,
 }
 
@@ -143,9 +145,9 @@ impl Armed {
 }
 
 impl DurableWorld {
-    /// Runs a world of three lives with `plan.steps` operations each. The lives end with a clean
-    /// stop, a kill and a power loss. Otherwise nothing but `anomaly` goes wrong. Returns true if
-    /// the anomaly happened.
+    /// Runs a world of three lives with `plan.steps` operations each. The first life ends with a
+    /// clean stop, the second with a kill, and the third with a power loss. Otherwise nothing but
+    /// `anomaly` goes wrong. Returns true if the anomaly happened.
     ///
     /// # Errors
     /// Returns the first violation.

@@ -40,7 +40,8 @@ impl DurableWorld {
         let grow = || self.engine.grow(Some(lower.as_ref().unwrap_or(name)), size);
         let mut grown = grow();
         if self.machine.is_stopped() {
-            // The device may have its old or its new size. The next start accepts both.
+            // The stop left the device with either its old or its new size. The next start accepts
+            // both.
             return Ok(());
         }
         if let Err(GrowError::Refused(LogGrowError::Device(_))) = grown {

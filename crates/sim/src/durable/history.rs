@@ -80,7 +80,8 @@ pub(super) enum Lost {
     No,
     /// The key was moving from or to the lost device.
     Perhaps,
-    /// The key was on the lost device: any version that comes back would be an old one.
+    /// The key was only on the lost device. A version that came back later would be an old one, so
+    /// none may come back.
     Yes,
 }
 
@@ -109,7 +110,7 @@ impl State {
         self.item.as_ref()?.shown(now)
     }
 
-    /// Returns this state's item, or its evicted item, if clients see that item as `found`.
+    /// Returns `item` or `evicted`, if clients would see it as `found` at the time `now`.
     fn seen_as(&self, found: &Item, now: u32) -> Option<&Item> {
         let seen = |item: &&Item| item.shown(now).as_deref() == Some(found);
         self.item.as_ref().filter(seen).or(self.evicted.as_ref().filter(seen))
@@ -120,13 +121,14 @@ impl State {
 #[derive(Default)]
 pub(super) struct Histories {
     of: HashMap<Vec<u8>, Vec<State>>,
-    /// States from failed commits. A crash may show them while the device still fails.
+    /// States from failed commits of devices that still fail. A restart may show such a state,
+    /// because a failed commit may have written it.
     failed: HashMap<Vec<u8>, Vec<State>>,
     greatest_cas: HashMap<Vec<u8>, u64>,
     /// Keys with an expired item. No client sees such an item, but its record may still be in the
     /// engine.
     expired: HashSet<Vec<u8>>,
-    /// Digests of all items that ever existed.
+    /// For each key, the digests of all items that it ever had.
     written: HashMap<Vec<u8>, HashSet<u64>>,
 }
 
@@ -184,8 +186,8 @@ impl Histories {
         history.push(State { item, ..State::gone(commit) });
     }
 
-    /// Records that a client is told that the key has no item: after `commit`, or now if `commit`
-    /// is `None`. From then on, an evicted item must not come back.
+    /// Records an answer that the key has no item. The client gets the answer once `commit` is
+    /// durable, or now if `commit` is `None`. From then on, an evicted item must not come back.
     pub(super) fn reported_missing(&mut self, key: &[u8], commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
         if history.last().is_some_and(|past| past.item.is_some()) {
@@ -204,8 +206,8 @@ impl Histories {
         }
     }
 
-    /// Returns the commit for which the answer `found` should have waited. Returns `None` if the
-    /// answer is known to be durable.
+    /// Returns the commit for which the answer `found` should have waited. Returns `None` if what
+    /// the answer shows is known to be durable.
     pub(super) fn undurable(&self, key: &[u8], found: Option<&Item>, now: u32) -> Commit {
         let history = self.of.get(key)?;
         let last = history.last()?;
@@ -246,7 +248,8 @@ impl Histories {
     }
 
     /// Records the end of the process. Every state that was written early survives. Returns the
-    /// number of keys that could have returned to an older state without the early writes.
+    /// number of keys that a restart could have shown in an older state if there had been no early
+    /// writes.
     pub(super) fn keep_written(&mut self) -> u64 {
         let mut keys = 0;
         for history in self.of.values_mut() {
@@ -267,9 +270,9 @@ impl Histories {
         self.failed.retain(|_, failed| !failed.is_empty());
     }
 
-    /// Updates the histories with the states of commits. If `undone`, the changes of failed commits
-    /// were undone. Otherwise they are written again and become durable with a later commit. `next`
-    /// returns the open commit of a lane.
+    /// Updates the histories with the states of commits. If `undone`, the engine has undone the
+    /// changes of failed commits. Otherwise it writes these changes again, and a later commit makes
+    /// them durable. `next` returns the open commit of a lane.
     pub(super) fn settle(
         &mut self,
         state: impl Fn(CommitPoint) -> CommitState,
@@ -286,7 +289,7 @@ impl Histories {
         let is = |past: &State, wanted| past.commit.is_some_and(|point| state(point) == wanted);
         for (key, history) in &mut self.of {
             if undone && history.iter().any(|past| is(past, CommitState::Failed)) {
-                // Until the device works again, a crash may show the changes of a failed commit.
+                // Until the device works again, a restart may show the changes of a failed commit.
                 let shown = history.iter().filter(|past| is(past, CommitState::Failed)).cloned();
                 self.failed.entry(key.clone()).or_default().extend(shown);
                 history.retain(|past| !is(past, CommitState::Failed));
@@ -324,8 +327,8 @@ impl Histories {
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
-        // If the item did not fit into memory at this start, it counts as evicted. It may come back
-        // after another restart.
+        // If the restart did not find the item, the item may not have fitted into memory. The model
+        // then treats it as evicted: another restart may bring it back.
         let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
         if states.any(|past| past.item.is_some() && past.live(now).is_none()) {
             self.expired.insert(key.to_vec());

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 /// The largest number of devices in use at a time.
 pub(super) const MOST_DEVICES: usize = 4;
-/// The number of steps of moving partitions after which all keys must be in their final lanes.
+/// The largest number of calls of [`DurableWorld::move_step`] until all keys must be in their final
+/// lanes.
 const STEPS: usize = 20_000;
 
 impl DurableWorld {
@@ -45,7 +46,8 @@ impl DurableWorld {
         (0..lanes.len()).filter(|&lane| lanes[lane].health != Health::Good).collect()
     }
 
-    /// Returns the commit that covers the last write of a key.
+    /// Returns the open commit of the key's lane. Once this commit is durable, a change that was
+    /// just made to the key is durable too.
     pub(super) fn open_commit(&self, key: &[u8]) -> Result<CommitPoint, String> {
         let lane = self.engine.lane_of(key).ok_or("a call was answered whose key is on its way")?;
         Ok(CommitPoint { lane: lane as u32, position: self.engine.open_commit(lane) })
@@ -70,9 +72,9 @@ impl DurableWorld {
         }
     }
 
-    /// Makes one step of moving partitions between lanes. If the step would wait for the commit
-    /// that waits inside a device, lets that commit finish first. Returns true if there is more to
-    /// move.
+    /// Makes one step of moving partitions between lanes. If a commit waits inside a device and the
+    /// step may write to that lane's device, lets the commit finish first. Returns true if there is
+    /// more to move.
     pub(super) fn move_step(&mut self) -> Result<bool, String> {
         if self.held_commit.as_ref().is_some_and(|held| self.engine.move_writes_to(held.lane)) {
             self.finish_held_commit()?;
@@ -125,7 +127,7 @@ impl DurableWorld {
         })
     }
 
-    /// Makes the lane's next write or sync fail, as `operation` says.
+    /// Makes the next `operation` fail on a device of the lane.
     pub(super) fn fail_next(&mut self, lane: usize, operation: Operation) -> Check {
         let device = self.device_of(lane)?;
         let next = device.counts().of(operation) + 1;
@@ -205,7 +207,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that an unreachable key becomes reachable soon, unless its devices fail.
+    /// Checks that a key that is moving arrives in a lane within [`PATIENCE`] rounds of work. The
+    /// check ends early if the machine stops.
     pub(super) fn arrives(&mut self, key: &[u8]) -> Check {
         for _ in 0..PATIENCE {
             if self.engine.lane_of(key).is_some() || self.machine.is_stopped() {
@@ -267,8 +270,8 @@ impl DurableWorld {
         keys.filter_map(|key| self.engine.lane_of(&key).map(|lane| (key, lane))).collect()
     }
 
-    /// Checks that no key of `lanes` has changed its lane. A reader may hold the key's item, so the
-    /// key must stay.
+    /// Checks that every key of `lanes` is still in the lane given there. The caller holds an item
+    /// as a reader, so no key may have moved in the meantime.
     pub(super) fn check_not_moved(&self, lanes: &[(Vec<u8>, usize)]) -> Check {
         let moved = |(key, lane): &&(Vec<u8>, usize)| {
             self.engine.lane_of(key).is_some_and(|now| now != *lane)
@@ -294,8 +297,9 @@ impl DurableWorld {
         }
         let loses = std::mem::take(&mut self.loses) || self.random.one_in(30);
         if lanes.len() > 1 && loses && !self.anomaly.is_armed() {
-            // The store may start without an empty lane that was being drained, because the end of
-            // the drain may have become durable when the machine stopped.
+            // A lane is not lost here if it was draining and had no more partitions. Perhaps the
+            // end of the drain became durable just before the stop, and the store starts without
+            // the lane.
             let empty = |lane: &LaneState| lane.draining && lane.partitions == 0;
             let holding: Vec<_> = lanes.into_iter().filter(|lane| !empty(lane)).collect();
             self.lose_a_device(machine, &holding)?;
@@ -311,8 +315,8 @@ impl DurableWorld {
         Ok(same)
     }
 
-    /// Loses a device for good. The store must not start without the device until it is told to
-    /// forget it.
+    /// Loses a device for good. The store must not start without the device until the option
+    /// `forget` names the device's lane.
     fn lose_a_device(&mut self, machine: &mut Machine, lanes: &[LaneState]) -> Check {
         let all = self.engine.lanes();
         let moving = self.moving().filter(|_| self.random.one_in(2));
@@ -340,7 +344,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Checks that the store does not start with a device that it was told to forget.
+    /// Checks that the store does not start if it is given `gone`, a device whose lane it had to
+    /// forget.
     fn check_turned_up(&mut self, machine: &Machine, gone: &Part) -> Check {
         let mut machine = machine.image();
         machine.parts.push(gone.image());

@@ -35,8 +35,9 @@ impl Part {
         self.devices().map(|device| device.size()).sum()
     }
 
-    /// Turns the lane's device into a lower device behind a small fast one. Sometimes removes the
-    /// lower device, so that only the small one remains for a while.
+    /// Turns the lane's device into a lower device behind a new, small fast device. Sometimes drops
+    /// the lower device, so that the lane has only the small device until it gets another lower
+    /// device.
     fn tier(&mut self, random: &mut Random) {
         let fast = SimDevice::new((2 + random.below(4)) << 20, random.bits());
         let whole = std::mem::replace(&mut self.device, Arc::new(fast));
@@ -74,7 +75,8 @@ impl Machine {
         self.parts.push(part);
     }
 
-    /// Gives every lane a lower device, either now or at a later restart.
+    /// Gives every lane a small fast device, and makes its present device the lower one. Some lanes
+    /// get their lower device only at a later restart.
     pub(super) fn tier(&mut self, random: &mut Random) {
         self.tiers = true;
         self.parts.iter_mut().for_each(|part| part.tier(random));
@@ -120,7 +122,8 @@ impl Machine {
         self.parts.iter().map(given).collect()
     }
 
-    /// Returns true if the machine has lost power. If one device has stopped, stops all the others.
+    /// Returns true if a device has stopped. All devices share the machine's power, so this call
+    /// then stops the other devices too.
     pub(super) fn is_stopped(&self) -> bool {
         let stopped = self.devices().any(|device| device.is_stopped());
         if stopped {
@@ -139,7 +142,7 @@ impl Machine {
         self.each(Part::image)
     }
 
-    /// Returns a machine with the same devices, but empty.
+    /// Returns a machine with empty devices of the same sizes.
     pub(super) fn emptied(&self, seed: u64) -> Machine {
         self.each(|part| part.each(|device| SimDevice::new(device.size(), seed)))
     }

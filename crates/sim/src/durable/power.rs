@@ -81,8 +81,9 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Tries early writes, some of them during a slow sync. Sometimes ends the process or cuts the
-    /// power next, or makes syncs fail while partitions move.
+    /// Sometimes makes early writes, more often while a commit waits in its sync. Afterwards it
+    /// sometimes ends the process or cuts the power. With several devices, it sometimes lets every
+    /// device's next sync fail after an early write, while partitions move.
     pub(super) fn try_early_writes(&mut self) -> Check {
         let slow = self.held_commit.as_ref().is_some_and(|held| !held.writes);
         if self.early.one_in(if slow { 3 } else { 8 }) {
@@ -149,9 +150,9 @@ impl DurableWorld {
     pub(super) fn kill(&mut self) -> Check {
         self.note_failures();
         if self.machine.is_stopped() && self.machine.tiers {
-            // One of a lane's two devices has stopped before the other. The engine treats that as a
-            // failure, and may have written more to the other device. So it is unknown which early
-            // writes are there.
+            // One of a lane's two devices may have stopped before the other. The engine treats the
+            // stop as a failure of that device, and may have written more to the other one. So it
+            // is unknown which early writes the devices have.
             self.model.forget_written();
         }
         self.keeps_written = true;
@@ -218,9 +219,10 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Damages the store at the end of a world: flips bits on a device, or makes ranges unreadable.
-    /// Before the restart, every read must return the right item, a miss or an error. After the
-    /// restart, a read may also return an older item, but only one that the key once had.
+    /// Damages the store at the end of a world, by flipping bits of devices or by making ranges
+    /// unreadable. Reads all keys, restarts the store and reads all keys again. Before the restart,
+    /// every read must return the right item, a miss or an error. After it, a read may also return
+    /// an older item, but only one that the key once had.
     pub(super) fn rot(&mut self) -> Check {
         if self.random.one_in(2) {
             self.spoil()?;
@@ -261,7 +263,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Stores a value, and begins a commit between reserving space for the value and filling it.
+    /// Stores a value. A second thread begins a commit after the engine has reserved space for the
+    /// value and before it fills the space.
     #[cfg(feature = "breakable")]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         use larder_engine::rule;
@@ -295,8 +298,8 @@ impl DurableWorld {
         done
     }
 
-    /// Stores a value. Without the feature `breakable`, no commit can begin between reserving and
-    /// filling.
+    /// Only stores a value, because a commit can begin between reserving space and filling it only
+    /// with the feature `breakable`.
     #[cfg(not(feature = "breakable"))]
     pub(super) fn set_beside_a_commit(&mut self) -> Check {
         self.set()

@@ -11,8 +11,8 @@ use std::collections::HashSet;
 const MOST_WAITS: u32 = 100;
 
 impl DurableWorld {
-    /// Scans all items and compares them with the model. Nothing is written during the scan. Draws
-    /// no random numbers.
+    /// Scans all items and compares them with the model. The world writes nothing during the scan,
+    /// and the scan draws no random numbers.
     pub(super) fn check_scan(&mut self) -> Check {
         self.tick_all();
         let mut shown = HashSet::new();
@@ -42,7 +42,7 @@ impl DurableWorld {
                     self.engine.serve_reads();
                     self.tick_all();
                 }
-                // All items were visited, except those of partitions that are moving.
+                // Only items of moving partitions are left, and the scan waits for these moves.
                 Outcome::NeedsSpace => break true,
                 Outcome::Refused(_) => break false,
             }
@@ -65,16 +65,17 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Returns true if a partition is moving between lanes. While a partition moves, a scan cannot
-    /// know whether the partition has items, and may be refused.
+    /// Returns true if a partition is moving between lanes. The engine may then refuse a scan,
+    /// because it does not know whether the partition has items.
     fn is_anything_moving(&self) -> bool {
         // For each of the 4096 partitions, the probability that none of these keys belongs to it is
         // one in six million.
         (0..64_000_u32).any(|number| self.engine.lane_of(&number.to_le_bytes()).is_none())
     }
 
-    /// Checks that an item which the scan returned is the last one written, and that it is durable
-    /// unless the scan `waits` for a commit.
+    /// Checks an item that the scan returned. Its cas id, flags and length, given as `facts`, must
+    /// be those of the item that was written last. The item must be durable, unless the answer of
+    /// the scan `waits` for a commit.
     fn check_shown(&self, key: &[u8], facts: (u64, u32, usize), waits: bool) -> Check {
         let current = self.model.current(key, self.now);
         let fits = |item: &Item| (item.cas, item.flags, item.value.len()) == facts;

@@ -12,11 +12,11 @@ use std::hint::black_box;
 
 /// A number of large values that is enough to fill memory.
 const MEMORYFUL: u64 = 400;
-/// Device bytes for each key with a large value. This limits the number of these keys, so that
-/// their values do not fill the device.
+/// Bytes of the smallest lane for each key with a large value. A world has at most as many of these
+/// keys as this size allows, so that their values do not fill the devices.
 pub(super) const ROOM: u64 = 50 << 10;
 
-/// Returns a printable key without its padding, the repeated letter `k`.
+/// Returns a key as text for messages. One letter `k` replaces those with which keys are padded.
 pub(super) fn short(key: &[u8]) -> String {
     let text = String::from_utf8_lossy(key);
     format!("k{}", text.trim_start_matches('k'))
@@ -38,8 +38,9 @@ impl DurableWorld {
         }
     }
 
-    /// Appends a state to the model. In async mode an answer does not wait for durability, so the
-    /// model takes the open commit of the key's lane.
+    /// Appends a state to the model. In async mode an answer does not wait for durability, so
+    /// `commit` may be `None`. The state then becomes durable with the open commit of the key's
+    /// lane.
     fn push(&mut self, key: &[u8], item: Option<Item>, commit: Commit) -> Check {
         if self.is_sync() && commit.is_none() {
             let key = short(key);
@@ -270,7 +271,8 @@ impl DurableWorld {
         self.push(&key, Some(Item { value: Vec::new(), flags, expiry: 0, cas, limiter }), commit)
     }
 
-    /// Increments or decrements the used units of a rate limit, or a number that may become one.
+    /// Increments or decrements a key of rate limits. This changes the limiter's used units, or a
+    /// plain number that a later request turns into a limiter.
     fn count_units(&mut self, key: &[u8]) -> Check {
         self.read(key)?;
         let (decrement, delta) = (self.random.one_in(2), self.random.below(5));
@@ -317,9 +319,9 @@ impl DurableWorld {
         self.delete_key(&key)
     }
 
-    /// Overwrites and deletes items whose records may be only on a device, so that the engine does
-    /// not read the old record. Then writes other keys until the segments of the old records have
-    /// moved.
+    /// Overwrites and deletes items whose records may be only on a device. The engine then does not
+    /// read the old records. Afterwards writes other keys, so that the segments of the old records
+    /// move.
     pub(super) fn delete_unread(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             let at = self.random.below(self.keys);
@@ -362,8 +364,8 @@ impl DurableWorld {
         }
     }
 
-    /// Deletes keys one after the other and waits for each commit, as some clients do. This leaves
-    /// a part of the log that contains only tombstones and trailers, followed by items.
+    /// Deletes keys one after the other and waits for each commit, as some clients do. A part of
+    /// the log then contains only tombstones and trailers, and later writes put items behind it.
     pub(super) fn delete_in_a_row(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             self.delete()?;
@@ -433,8 +435,8 @@ impl DurableWorld {
     pub(super) fn check_restarted(&mut self, key: &[u8]) -> Check {
         let mut found = self.get(key)?;
         if found.is_none() && self.anomaly.was_reached(&self.machine, &self.engine) {
-            // The anomaly may have caused this refusal. After the next tick, the read must be
-            // answered.
+            // The engine refused the read, perhaps because of the anomaly. After the next tick it
+            // must answer.
             self.tick_all();
             found = self.get(key)?;
         }

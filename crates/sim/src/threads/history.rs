@@ -49,7 +49,7 @@ impl History {
         self.changes.push(Change { state, point: None });
     }
 
-    /// Records that the last change has taken effect and that `point` makes it durable.
+    /// Records that the last change has taken effect and that the commit `point` makes it durable.
     pub(super) fn changed(&mut self, point: CommitPoint) {
         if let Some(change) = self.changes.last_mut() {
             change.point = Some(point);
@@ -78,7 +78,7 @@ impl History {
         }
     }
 
-    /// Records an eviction. A restart may undo it.
+    /// Records an eviction. A restart may bring the item back.
     pub(super) fn evicted(&mut self) {
         self.current = None;
     }
@@ -97,8 +97,8 @@ impl History {
         self.changes.is_empty()
     }
 
-    /// Checks the state found after a restart at time `now`, and continues from it. The error lists
-    /// the states that are allowed.
+    /// Checks `found`, the state that clients see at the time `now` after a restart, and continues
+    /// the history from it. The error lists the states that are allowed.
     pub(super) fn restarted(&mut self, found: State, now: u32, evicts: bool) -> Result<(), String> {
         let seen = |state: State| state.filter(|version| version.lives(now));
         let allowed = found.is_none() && evicts
@@ -141,8 +141,9 @@ impl Keys {
     }
 }
 
-/// Combines the counts of all workers between two lives. Checks that no counter exceeds the number
-/// of increments that all workers have tried.
+/// Called between two lives. Checks for each counter that no worker has seen a value above the
+/// number of increments that all workers together have tried. Gives every worker the greatest value
+/// that any of them knows to be durable.
 pub(super) fn share_counts(keys: &mut [Keys]) -> Result<(), String> {
     let counters = keys.first().map_or(0, |keys| keys.counts.len());
     for at in 0..counters {

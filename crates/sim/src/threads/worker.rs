@@ -40,7 +40,7 @@ pub(super) struct Worker<'a> {
 
 /// The outcome of a call.
 enum Done<T> {
-    /// The answer, and the commit on which it depends.
+    /// The answer, and the commit for which a client would have to wait before it gets the answer.
     Answer(T, Option<CommitPoint>),
     /// The call was refused and changed nothing.
     Refused,
@@ -51,8 +51,8 @@ enum Done<T> {
 /// The outcome of a change that was answered.
 enum Fate {
     Durable,
-    /// The commit failed. In sync mode this undid the change; in async mode a later commit covers
-    /// it.
+    /// The commit failed. In sync mode the engine has undone the change. In async mode a later
+    /// commit covers the change.
     Failed,
     /// This commit makes the change durable, unless the machine stops first.
     Open(CommitPoint),
@@ -176,7 +176,8 @@ impl<'a> Worker<'a> {
         Err("a call waits for ever".into())
     }
 
-    /// Waits until a change is durable or has failed, if the answer to the change waits for that.
+    /// Returns the outcome of a change. If the answer to the change waits for the commit `point`,
+    /// first waits until this commit is durable or has failed.
     fn follow(&mut self, key: &[u8], point: Option<CommitPoint>) -> Check<Fate> {
         let Some(point) = point else {
             if self.shared.syncs {
@@ -196,7 +197,8 @@ impl<'a> Worker<'a> {
         Err("a commit takes for ever".into())
     }
 
-    /// Returns the commit that covers the last change of the key in async mode.
+    /// Returns the open commit of the key's lane, for async mode. Once this commit is durable, a
+    /// change that was just made to the key is durable too.
     fn open_point(&mut self, key: &[u8]) -> Check<CommitPoint> {
         for _ in 0..RETRIES_MAX {
             if let Some(lane) = self.shared.engine.lane_of(key) {
@@ -231,8 +233,8 @@ impl<'a> Worker<'a> {
                     let value = item.value();
                     let read = read_value(at, value);
                     if slow {
-                        // Other threads overwrite, clean and evict meanwhile. These bytes must not
-                        // change.
+                        // During this pause, other threads overwrite, clean and evict. The bytes of
+                        // this item must not change.
                         thread::park_timeout(Duration::from_millis(1));
                     }
                     (read, !slow || read == read_value(at, value))
@@ -339,7 +341,8 @@ impl<'a> Worker<'a> {
         let history = &mut self.keys.histories[at];
         match fate {
             Fate::Durable => history.durable_now(),
-            // The undone change may have reached the device, so a crash may show it.
+            // The change was undone, but it may have reached the device. A crash may show it, so
+            // the history keeps it as a possible state.
             Fate::Failed if self.shared.syncs => {}
             Fate::Failed => history.stays(),
             Fate::Open(point) => history.changed(point),
@@ -378,7 +381,8 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Returns a value of at least `len` bytes that contains its key and version.
+/// Returns a value that begins with the key's number `at` and the version. `len` more bytes follow,
+/// which depend on both.
 fn write_value(at: usize, version: Version, len: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(len + 32);
     value.extend_from_slice(&(at as u64).to_le_bytes());

@@ -1,11 +1,12 @@
 //! One file of the test's file system, in three layers. The durable image survives a power failure.
-//! The live image is what the server sees. The pending writes are those that no completed sync has
-//! covered.
+//! The live image is what the server sees. The pending writes are those that no sync has made
+//! durable. A pending write is doomed if a sync that covered it has failed.
 //!
 //! Invariant: the live image is the durable image with all pending writes applied in order. A
-//! completed sync moves the pending writes that it covers into the durable image, except those that
-//! an earlier sync failed to write. A power failure removes all pending writes. A truncation, or a
-//! later durable write over a doomed one, removes the bytes that it covers.
+//! completed sync moves the pending writes that it covers into the durable image, except the doomed
+//! ones. If such a move overwrites bytes of an earlier doomed write, these bytes leave the pending
+//! writes. A truncation removes the bytes that it cuts off from them. A power failure removes all
+//! pending writes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,9 +29,9 @@ pub(crate) enum Cut {
     Blocks,
     /// Each sector holds one of its versions, chosen at random, so blocks are torn.
     Sectors,
-    /// Writes reached the disk in order up to a random one, which is torn.
+    /// A random write is torn. All earlier writes reached the disk, and no later one did.
     Prefix,
-    /// Writes after a random one reached the disk; that one is torn and older ones are missing.
+    /// A random write is torn. All later writes reached the disk, and no earlier one did.
     Suffix,
 }
 
@@ -86,7 +87,7 @@ fn for_each_block(offset: u64, length: usize, mut visit: impl FnMut(u64, usize, 
     }
 }
 
-/// A write that no completed sync has covered.
+/// A write that no sync has made durable.
 #[derive(Clone, Debug)]
 struct Pending {
     /// The write's number in the order of all writes to the file.
@@ -173,9 +174,8 @@ impl Image {
             if write.number > covered.writes {
                 rest.push(write);
             } else if write.doomed {
-                // This doomed write stays pending. If a later write in this loop becomes durable
-                // over a part of it, `overwrite` below removes that part, because the later write
-                // wins.
+                // This doomed write stays pending. A later write in this loop may overwrite a part
+                // of its bytes. Then `overwrite` below removes this part from the doomed write.
                 rest.push(write);
             } else {
                 self.durable.write(write.offset, &write.bytes);
@@ -237,8 +237,8 @@ impl Image {
                 }
             }
         }
-        // A growth that no sync covered may also be lost. But the file keeps at least the length of
-        // the writes that were kept.
+        // A power failure may also take back a growth of the file that no sync covered. But the
+        // file stays long enough for the writes that reached the disk.
         let grown = match cut {
             Cut::Nothing => false,
             Cut::Everything => true,
@@ -259,7 +259,8 @@ pub(crate) struct Covered {
     size: u64,
 }
 
-/// Removes from the doomed writes the bytes that a later durable write has covered.
+/// Removes from the doomed writes in the list the bytes that a later durable write has overwritten.
+/// That write has the given offset and length.
 fn overwrite(doomed: &mut Vec<Pending>, offset: u64, length: usize) {
     if doomed.is_empty() {
         return;
@@ -363,7 +364,7 @@ mod tests {
         image.write(0, &[2; 8192]);
         let covered = image.sync_begins();
         image.sync_failed(covered);
-        // The later sync succeeds, but covers only the write after the failure.
+        // The second sync succeeds, but makes only the second write durable.
         image.write(4096, &[3; 1000]);
         let covered = image.sync_begins();
         image.sync_completed(covered);

@@ -1,9 +1,10 @@
-//! The server's disk: an in-memory file system that the test mounts through FUSE. It knows which
-//! writes completed syncs have covered. On command it loses the other writes, or fails.
+//! The server's disk: an in-memory file system that the test mounts through FUSE. The disk knows
+//! for each write whether a completed sync has covered it. On command it loses the writes that no
+//! sync has covered, or fails.
 //!
 //! The disk lies below the kernel's file interface, so the server may use any system calls.
-//! Writeback caching is off: when `write` returns, the data has arrived here. The test controls the
-//! disk through [`Disk`]; [`mount`] answers the kernel.
+//! Writeback caching is off: when the server's `write` returns, the disk has its data. The test
+//! controls the disk through [`Disk`]; [`mount`] answers the kernel.
 //!
 //! Invariant: this process never accesses files through the mount point, because a thread that
 //! answers the kernel must not wait for the kernel.
@@ -85,7 +86,8 @@ struct State {
     next_file: u64,
     faults: Faults,
     power: Power,
-    /// Number of servers killed. A sync that began before a kill and has not ended has no effect.
+    /// Number of calls of [`Disk::abandon_syncs`]. If it changes during a sync, the sync ends
+    /// without effect.
     killed: u64,
     counts: Counts,
     random: Random,
@@ -122,8 +124,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the power is off. Returns the state, or `None` if the request must fail so that
-    /// the server's process can end.
+    /// Waits while the power is off. Returns the state, or `None` if the caller must fail the
+    /// kernel's request, so that the server's process can end.
     fn powered(&self) -> Option<MutexGuard<'_, State>> {
         let off = |state: &mut State| state.power == Power::Off;
         let waited = self.changed.wait_while(self.state(), off);
@@ -244,8 +246,8 @@ impl Disk {
         self.set_faults(Faults::default());
     }
 
-    /// Applies a power failure and restores the power. The server's process must have ended. In
-    /// between, the disk is unmounted, which also drops the kernel's cache.
+    /// Applies a power failure and restores the power. The server's process must have ended. During
+    /// the call the disk is unmounted, which also drops the kernel's cache.
     ///
     /// # Errors
     /// Returns errors of unmounting and mounting.

@@ -92,7 +92,8 @@ impl State {
         self.files.get_mut(&number.0).ok_or(Errno::ENOENT)
     }
 
-    /// Applies a write. A failing write may still have written any part of its bytes.
+    /// Applies a write. A failing write may still write a number of 512-byte sectors, from the
+    /// beginning of its bytes on.
     fn write(&mut self, number: INodeNo, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.counts.writes += 1;
         self.counts.bytes += bytes.len() as u64;

@@ -27,7 +27,8 @@ fn gone(disk: Disk) {
     std::fs::remove_dir(directory).unwrap();
 }
 
-/// Writes `blocks` blocks of `source` from block number `at` on. Returns true if `dd` succeeded.
+/// Writes `blocks` blocks of `source` from block number `at` on, and syncs the file if `synced` is
+/// true. Returns true if `dd` succeeded.
 fn write(disk: &Disk, source: &str, at: u32, blocks: u32, synced: bool) -> bool {
     let mut command = Command::new("dd");
     command.arg(format!("if={source}")).arg(format!("of={}/store", disk.directory().display()));

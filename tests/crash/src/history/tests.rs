@@ -215,8 +215,8 @@ fn what_was_evicted_may_come_back_with_a_crash_but_nothing_older_does() {
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(Some(&value(2)), NOW, ALL, 9).unwrap();
     history.answered(&Operation::Get, &Reply::Miss, NOW, 10).unwrap();
-    // A reader may have seen the value before the eviction. Without a crash no later answer may
-    // show it.
+    // A reader may have seen the value before the eviction. After the miss, no answer may show the
+    // value unless a crash comes first.
     history.read(Some(&value(2)), 8, 9, NOW).unwrap();
     let found = history.clone().answered(&Operation::Get, &Reply::Item(value(2)), NOW, 11);
     assert_eq!(found.unwrap_err().fault, Fault::Contradiction);

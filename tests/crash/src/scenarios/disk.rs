@@ -74,9 +74,10 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that every write fails, that every read returns the old value, and that the server's
-/// health reports the fault. Returns the value of the key `probe`: a write may have succeeded
-/// before the server noticed the fault.
+/// Waits until the server notices the fault. Then checks that every write fails, that every read
+/// returns the value before it, and that the server's health reports the fault. Returns the value
+/// of the key `probe`. It is not always `old`, because a write may have succeeded before the server
+/// noticed the fault.
 fn while_it_fails(server: &Server, talk: &mut Talk, old: &str) -> Result<String, Failure> {
     let mut last = old.to_owned();
     let mut attempt = 0;

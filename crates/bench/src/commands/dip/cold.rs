@@ -1,5 +1,5 @@
 //! Cold items, which the measured load never requests. A large store consists mostly of such items,
-//! and the server's work for hot items must not grow with their number.
+//! and the server's work for hot items must not grow with the number of cold items.
 
 use std::thread;
 
@@ -104,14 +104,14 @@ impl Cold {
     }
 }
 
-/// The bytes that Larder read and wrote in order to free segments.
+/// The bytes of segments that Larder freed, and what it read and wrote for this.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct FreeingCost {
     /// Bytes of records in freed segments.
     pub(super) freed: u64,
     /// Bytes of dead maps written.
     pub(super) maps: u64,
-    /// Bytes of segments that were read whole.
+    /// Bytes of segments that were read whole, for example to clean them.
     pub(super) read: u64,
 }
 

@@ -1,10 +1,10 @@
 //! `larder bench dip`: does the server ever pause? A steady load writes the store several times
 //! over, so the cleaner and the committer work all the time. The worst second must not be much
-//! worse than the median second. In other stores, checkpoints, compaction and stop-the-world phases
-//! appear here.
+//! worse than the median second. In other stores, it can be: checkpoints, compaction and
+//! stop-the-world phases slow down single seconds.
 //!
-//! The do-nothing responder gets the same load for the same time. Its worst second shows how much
-//! of the variation comes from the machine.
+//! A responder, which does nothing but send replies, gets the same load, by default for the same
+//! time. Its worst second shows how much of the variation comes from the machine.
 
 mod cold;
 mod page;

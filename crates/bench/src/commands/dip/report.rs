@@ -15,11 +15,13 @@ pub(super) struct Run {
     pub(super) server: String,
     pub(super) version: String,
     pub(super) round: usize,
-    /// Requests per second in the closed loop; `None` if the rate was given.
+    /// The requests per second that the server reached in a closed loop, before the measurement;
+    /// `None` if `--rate` was given.
     pub(super) maximum: Option<f64>,
     pub(super) rate: f64,
     pub(super) steadiness: Steadiness,
-    /// The responder's steadiness at the same rate, which shows the machine's noise.
+    /// The steadiness of a responder that only sends replies, at the same rate. It shows how much
+    /// of the variation comes from the machine.
     pub(super) noise_steadiness: Steadiness,
     /// Size of the store in bytes; 0 if the server has no store.
     pub(super) store_bytes: u64,
@@ -36,8 +38,8 @@ pub(super) struct Run {
 pub(super) struct Outcome {
     pub(super) server: String,
     pub(super) verdict: Verdict,
-    /// The responder's result in the same rounds. If it exceeds the limits too, the machine was too
-    /// noisy.
+    /// The verdict on the responder, which only sends replies, in the same rounds. If
+    /// [`Verdict::holds`] is false here too, the machine was too noisy to judge the server.
     pub(super) noise: Verdict,
 }
 

@@ -5,14 +5,15 @@ use serde::Serialize;
 use super::super::output::Spread;
 use crate::generator::Second;
 
-/// The worst second must answer at least this fraction of the median second's requests.
+/// The second with the fewest answers must have at least this fraction of the median second's
+/// answers.
 pub(super) const DELIVERED_MIN: f64 = 0.9;
-/// The worst second's p99.9 may be at most this many times the median second's.
+/// The highest p99.9 of any second may be at most this many times the median second's.
 pub(super) const LATENCY_MAX: f64 = 5.0;
 
-/// The median and the worst second of a run. The second with the fewest answers and the one with
-/// the highest latency may differ: requests that wait during a standstill are answered, late, in
-/// the second after it.
+/// The median and the worst second of a run. The second with the fewest answers and the second with
+/// the highest latency may differ. For example, the requests of a second in which the server stands
+/// still are answered, late, in the next second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Steadiness {
     /// Requests answered in the median second.
@@ -61,11 +62,12 @@ fn ratio(worst: f64, median: f64) -> f64 {
 /// The result of all rounds of one server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Verdict {
-    /// Requests answered in the worst second, divided by those of the median second.
+    /// [`Steadiness::delivered_ratio`] over the rounds.
     pub(super) delivered_ratio: Spread,
-    /// p99.9 of the worst second, divided by that of the median second.
+    /// [`Steadiness::p999_ratio`] over the rounds.
     pub(super) p999_ratio: Spread,
-    /// True if the medians of both ratios are within [`DELIVERED_MIN`] and [`LATENCY_MAX`].
+    /// True if the median of `delivered_ratio` is at least [`DELIVERED_MIN`] and the median of
+    /// `p999_ratio` is at most [`LATENCY_MAX`].
     pub(super) holds: bool,
 }
 

@@ -12,7 +12,8 @@ use larder_disk::Device;
 const PAGE: u64 = 4096;
 /// Number of bytes at the beginning of a segment that a start reads: the header.
 const HEADER: usize = 64;
-/// Number of bytes at the end of a segment that a start reads: the summary of two items.
+/// Number of bytes at the end of a segment that a start reads: the summary. A segment of cold items
+/// holds two of them, so the summary has two entries.
 const SUMMARY: usize = 128 + 2 * 24;
 
 /// The kinds of pages in a store.
@@ -96,7 +97,7 @@ pub(super) struct Calls {
     /// Number of reads and number of bytes read, by the [`Part`] at which a read began.
     by_part: [(u64, u64); Part::ALL],
     pub(super) bytes_written: u64,
-    /// Failed reads: their pages were forgotten.
+    /// Number of reads that failed because the device had forgotten a page.
     pub(super) forgotten: u64,
 }
 
@@ -118,7 +119,7 @@ pub(super) struct ForgetfulDevice {
     starts: AtomicBool,
     /// The number of pages at the beginning of the device that it never forgets.
     kept: u64,
-    /// The largest number of other pages that the device remembers at the same time.
+    /// The largest number of pages that the device remembers besides its first `kept` pages.
     remembered: usize,
     pages: Mutex<Pages>,
     by_part: [(AtomicU64, AtomicU64); Part::ALL],
@@ -128,8 +129,8 @@ pub(super) struct ForgetfulDevice {
 
 impl ForgetfulDevice {
     /// Returns a device filled with zeros, for a store with segments of `segment` bytes. The device
-    /// never forgets its first `kept` bytes. Of the rest, it remembers `remembered` bytes: those
-    /// that entered its memory last.
+    /// never forgets its first `kept` bytes. Of the rest, it remembers `remembered` bytes, and
+    /// forgets first what it has remembered longest.
     pub(super) fn new(size: u64, segment: u64, kept: u64, remembered: u64) -> Self {
         ForgetfulDevice {
             size: AtomicU64::new(size),

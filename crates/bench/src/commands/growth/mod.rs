@@ -24,8 +24,8 @@ use crate::generator::thread_cpu;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Segment size in bytes: the smallest that a store can have. A store has this size if it was
-/// created with the least memory.
+/// Segment size in bytes: the smallest that a store can have, so that few bytes make many segments.
+/// A store gets segments of this size if it is created with little memory.
 const SEGMENT: u64 = 64 << 10;
 /// Bytes that a segment occupies on the device, including both copies of its meta.
 const PLACE: u64 = SEGMENT + (8 << 10);
@@ -37,9 +37,9 @@ const HOT_KEYS: u64 = 2_000;
 const HOT_VALUE: usize = 100;
 /// Time to live of a hot item, in seconds.
 const HOT_TTL: UnixSeconds = 3;
-/// Number of requests per second of the engine's clock.
+/// Number of requests after which the engine's clock advances by one second.
 const PER_SECOND: u64 = 2_000;
-/// Number of requests per turn of background work.
+/// Number of requests after which one turn of background work runs.
 const PER_TURN: u64 = 500;
 /// The device always keeps the contents of its first `KEPT` bytes. The benchmark reads and deletes
 /// cold items only there, because a read of forgotten bytes fails.
@@ -47,8 +47,8 @@ const KEPT: u64 = 256 << 20;
 /// Of the cold items in the first `KEPT` bytes, the first 1/`READ_SHARE` are only read, never
 /// deleted.
 const READ_SHARE: u64 = 3;
-/// Number of bytes after the first `KEPT` that the device remembers: those that entered its memory
-/// last.
+/// Number of bytes that the device remembers besides its first `KEPT` bytes. It forgets first what
+/// it has remembered longest.
 const REMEMBERED: u64 = 64 << 20;
 const SCRAPES: u64 = 1_000;
 const LOOK_UPS: u64 = 1_000;
@@ -83,21 +83,22 @@ struct Row {
     segments: u32,
     items: u64,
     fill_seconds: f64,
-    /// Bytes of memory per segment that the engine has charged before anything is stored.
+    /// Bytes that are charged to the memory budget before the fill, per segment.
     tables_per_segment: f64,
-    /// Bytes of memory per segment that the engine has charged after the fill.
+    /// Bytes that are charged to the memory budget after the fill, per segment.
     memory_per_segment: f64,
     turns: u64,
     freed_segments: u64,
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
     most_looked_at_in_turn: u64,
-    /// Like all times of a row in µs, this is processor time, so that other programs on the machine
-    /// do not count.
+    /// Processor time per request. All fields in microseconds (`us`) are processor times, so they
+    /// do not include the time of other programs.
     us_per_request: f64,
-    /// The longest turn during which the kernel formed no huge page.
+    /// The longest turn in which the kernel did not join pages of memory to a huge page. Such a
+    /// join takes long, whatever the store's size.
     longest_turn_us: f64,
-    /// The longest turn during which the kernel formed a huge page.
+    /// The longest turn in which the kernel joined pages to a huge page.
     longest_joining_turn_us: f64,
     read_per_freed_segment: f64,
     written_per_freed_segment: f64,
@@ -117,10 +118,11 @@ struct Row {
 struct StartRow {
     seconds: f64,
     items: u64,
-    /// Reads per segment in the first pass over all places: metas, and the beginnings of segments.
+    /// Reads per segment by the survey, the first pass over all places: metas, and the beginnings
+    /// of segments.
     survey_reads_per_segment: f64,
     survey_bytes_per_segment: f64,
-    /// Reads per segment after that pass: summaries, and whole segments that have none.
+    /// Reads per segment after the survey: summaries, and whole segments that have none.
     other_reads_per_segment: f64,
     other_bytes_per_segment: f64,
 }
@@ -198,7 +200,7 @@ fn cpu_since(began: u64) -> Duration {
     Duration::from_nanos(thread_cpu().saturating_sub(began))
 }
 
-/// The counts since the start.
+/// The counts since the [`World`] was created.
 #[derive(Clone, Debug)]
 struct Counts {
     turns: u64,
@@ -207,7 +209,7 @@ struct Counts {
     stats: Stats,
 }
 
-/// The longest turns since the last reset.
+/// The largest values of single turns. `measure` resets them after the warm-up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
     most_looked_at: u64,
@@ -372,7 +374,8 @@ impl World {
             match self.below(100) {
                 draw if draw < cold_deletes.into() => {
                     // Deletes cold items in the order in which they were stored. The engine reads
-                    // an item to delete it.
+                    // an item before it deletes it, so only items that the device never forgets are
+                    // deleted.
                     let read = kept_items(cold) / READ_SHARE;
                     let item = read + self.deleted % (kept_items(cold) - read);
                     self.deleted += 1;
@@ -388,7 +391,8 @@ impl World {
         Ok(())
     }
 
-    /// Measures statistics. Returns the segments looked at and the µs, each per call.
+    /// Measures the cost of [`Engine::stats`]. Returns the number of segments that the engine looks
+    /// at, and the processor time in µs, each per call.
     fn scrape(&mut self) -> [f64; 2] {
         self.turn();
         let (before, began) = (self.engine.segments_looked_at(), thread_cpu());
@@ -482,8 +486,8 @@ fn table(rows: &[Row]) -> Table {
             let most = figures.iter().copied().fold(0.0, f64::max);
             let mut line = vec![(*name).to_owned()];
             line.extend(figures.iter().map(|figure| format!("{figure:.3}")));
-            // A figure below 1/1000 counts as 1/1000, which is one segment looked at in all
-            // `SCRAPES` calls. So a cost near 0 counts as flat.
+            // The smallest figure counts as at least 1/1000, so that costs near 0 count as flat.
+            // For example, 1/1000 is one segment looked at in `SCRAPES` calls.
             let flat = most <= FLAT * least.max(0.001);
             line.push(if flat { "yes" } else { "NO" }.to_owned());
             line

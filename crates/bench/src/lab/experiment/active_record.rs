@@ -14,10 +14,10 @@ use crate::{Error, Result, supervise};
 
 const SCRIPT: &str = include_str!("active_record.rb");
 
-/// The longest time that the script may take besides its measurement.
+/// The longest time that the Ruby script may take in addition to its warm-up and measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The line that the script prints.
+/// The result line that the Ruby script prints.
 #[derive(Debug, Deserialize)]
 struct Measured {
     rate: f64,
@@ -34,7 +34,7 @@ struct Measured {
     max_us: f64,
 }
 
-/// Runs the script with this number of threads.
+/// Runs the Ruby script with this number of threads, and returns the point that it measured.
 pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Result<Point> {
     let before = turn.server.probe().sample()?;
     let output = run(&turn.server.address, turn.plan, threads)?;
@@ -54,7 +54,8 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Res
         max_us: measured.max_us,
         cpu_us: cpu / measured.acknowledged.max(1) as f64,
         rss: after.rss,
-        // Ruby runs one thread at a time, so its processor is the limit.
+        // Ruby runs one thread at a time, so the client can use only one processor and limits the
+        // rate.
         generator_bound: true,
         ..Figures::default()
     };

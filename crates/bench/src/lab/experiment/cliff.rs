@@ -105,7 +105,8 @@ impl Experiment for Cliff {
         };
         for &rate in &sizes.rates {
             turn.point("ladder", Some(f64::from(rate)), |point_id| {
-                // Each rate draws other keys. The same keys would already be in the page cache.
+                // Each rate draws different keys. The keys of an earlier rate would already be in
+                // the page cache.
                 let load = Load { seed: u64::from(rate) << 8 | base.seed, ..open(rate) };
                 let summary = load.run(shape.clone())?;
                 let histogram = summary.histogram();

@@ -1,5 +1,6 @@
 //! The experiment of the article on caches and databases: are the two converging? It counts the
-//! items that fit into memory, and measures reads from memory and from disk, and mixes with writes.
+//! items that fit into memory. It measures reads from memory and from disk, reads from disk mixed
+//! with writes, and overwrites.
 
 use std::path::Path;
 
@@ -18,11 +19,11 @@ const KEY: usize = 12;
 const SMALL: usize = 1000;
 /// Bytes of a large value.
 const LARGE: usize = 8192;
-/// Requests in flight per connection.
+/// The numbers of requests in flight per connection to measure with.
 const DEPTHS: [usize; 2] = [1, 16];
 
-/// The parts of the experiment. Each part needs servers of another size, so each has separate
-/// turns.
+/// The parts of the experiment. Each part needs servers with other limits or other items, so each
+/// part has turns of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The number of items that fit into memory.
@@ -102,8 +103,8 @@ impl Experiment for Converge {
     }
 
     fn cases(&self, plan: &Plan, system: &System, round: usize) -> Vec<Case> {
-        // Cassandra may answer the requests of a connection in another order, so the generator
-        // sends it no pipelines.
+        // Cassandra may answer the requests of a connection in another order than it received them,
+        // so the generator sends it no pipelines.
         let depths = if system.family == "Cassandra" { &DEPTHS[..1] } else { &DEPTHS };
         let both = |case| depths.iter().map(move |&depth| (case, Some(depth as f64)));
         match self.0 {

@@ -16,7 +16,7 @@ const KEY: usize = 15;
 const VALUE: usize = 50;
 /// Number of items.
 const KEYS: u64 = 50_000;
-/// Memory limit of each server in MiB. Nothing is evicted.
+/// Memory limit of each server in MiB: large enough for all items, so servers evict none.
 const MEMORY: u64 = 256;
 const CONNECTIONS: usize = 32;
 /// Requests in flight per connection in the pipelined cases.
@@ -105,8 +105,8 @@ impl Experiment for Cost {
             let per_item = |now: u64, then: u64| now.saturating_sub(then) as f64 / KEYS as f64;
             let point = Point::new(point_id, Figures::of(&filled)).with("items", KEYS as f64);
             let ram = per_item(turn.server.probe().sample()?.rss, before.0);
-            // PostgreSQL's shared buffers count only where a running process has touched them, so
-            // its resident memory says little.
+            // A page of PostgreSQL's shared buffers counts as resident only while a process that
+            // has touched it runs. So PostgreSQL's resident memory says little.
             let ram = Some(ram).filter(|&ram| ram > 0.0 && turn.system.family != "PostgreSQL");
             let flash = Some(per_item(turn.server.disk_used(), before.1)).filter(|&b| b > 0.0);
             let both = [("ram_bytes_per_item", ram), ("flash_bytes_per_item", flash)];

@@ -100,7 +100,8 @@ impl Experiment for Counter {
     }
 }
 
-/// Sets the counter to 0, runs the load and checks every number.
+/// Sets the counter to 0 and runs the load. Checks all numbers that the increments returned, and
+/// the counter's value after the load.
 fn measure(load: &Load, point_id: PointId) -> Result<Point> {
     let shape = Shape { mix: Mix::only(Verb::Incr), keys: 1, ..Shape::default() };
     let mut counter = Access::open(load)?;
@@ -111,8 +112,8 @@ fn measure(load: &Load, point_id: PointId) -> Result<Point> {
     Ok(judged(point_id, &summary, value))
 }
 
-/// Returns the point with the numbers of missing and doubled answers. Any such answer makes the
-/// point void.
+/// Returns the point of a load, with the counts that [`counted`] adds. `value` is the counter's
+/// value after the load.
 fn judged(point_id: PointId, summary: &Summary, value: u64) -> Point {
     let mut numbers = summary.numbers.clone();
     numbers.sort_unstable();

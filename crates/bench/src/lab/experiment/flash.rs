@@ -18,8 +18,8 @@ pub(super) const PAGE_CACHE: u64 = 32;
 const FROM_MEMORY: f64 = 0.1;
 /// The largest number of attempts to store items that extstore has dropped.
 const PASSES: usize = 10;
-/// Length of a small value in bytes. For each value on the device, extstore keeps a small item in
-/// memory. An item with a value of this length takes the same memory.
+/// For each value on the device, extstore keeps a small item in memory. An item whose value has
+/// this length, in bytes, takes as much memory as such a small item.
 const HEADER: Lengths = Lengths { min: 12, max: 12 };
 /// Time for a server's background writes after a fill.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -54,9 +54,9 @@ impl Filled {
         Ok(Filled { value: shape.value_lengths.min, on_device, group })
     }
 
-    /// Adds to a point the bytes that a get read from the device on average, and the limit of the
-    /// memory control group. If a get read less than [`FROM_MEMORY`] of a value, also adds the
-    /// figure `from_memory`.
+    /// Adds to a point the average number of bytes that a get read from the device, and the limit
+    /// of the memory control group. If that average is less than [`FROM_MEMORY`] of a value's
+    /// length, also adds the figure `from_memory`.
     pub(super) fn note(&self, point: Point, summary: &Summary) -> Point {
         let gets = summary.verbs.get(Verb::Get.name()).map_or(0, |count| count.requests);
         let (Some(server), 1.., true) = (&summary.server, gets, self.on_device) else {

@@ -26,8 +26,8 @@ const TTL_RATE: f64 = 60_000.0;
 const TTL_RATE_MIN: f64 = 0.9;
 /// The largest value of a recorded trace, in bytes. Longer ones are cut.
 const RECORDED_MAX: usize = 64 << 10;
-/// The values of a recorded trace are made smaller until all of them together are this many times
-/// the memory limit of Larder.
+/// The largest sum of the values of all keys of a recorded trace, as a multiple of Larder's memory
+/// limit. If the sum is larger, the lab divides all sizes by a common number.
 const RECORDED_SHARE: u64 = 8;
 /// Number of different keys per batch of gets.
 const BATCH: usize = 50;
@@ -120,7 +120,7 @@ impl Experiment for Hitratio {
 
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         // The limits of a system hardly differ between traces, so each search begins at the limit
-        // of the trace before.
+        // found for the previous trace.
         let mut limit = turn.plan.hitratio.memory;
         for (trace, x) in self.cases(turn.plan, turn.system, turn.round) {
             turn.point_of(trace, x, |turn, point_id| {
@@ -158,8 +158,8 @@ fn attempt(turn: &Turn<'_>, trace: &str, limit: u64) -> Result<Attempt> {
     Ok(Attempt { limit, rss: server.probe().sample()?.rss, outcome })
 }
 
-/// Changes the limit until the resident memory is `wanted`, and returns the nearest attempt. If
-/// `wanted` is `None`, returns the first attempt.
+/// Tries limits until the resident memory equals `wanted`, but at most [`ATTEMPTS`]. Returns the
+/// attempt whose resident memory is nearest to `wanted`. If `wanted` is `None`, only tries `first`.
 fn equal_memory(
     first: u64,
     wanted: Option<u64>,

@@ -114,8 +114,8 @@ impl Experiment for Limits {
                 _ => Limit { budget: RATE, window: 1, burst: Some(BURST) },
             };
             let shape = match case {
-                // The limits of the short run are measured, because they exist already and their
-                // units do not run out.
+                // The measurement uses the limits of the short run. They exist already, and have
+                // enough units for both runs.
                 "many" => trial,
                 _ => shape(&format!("{case}-"), verb, keys, limit),
             };
@@ -168,7 +168,8 @@ fn requests(load: &Load, trial: &Shape, plan: &Plan) -> Result<u64> {
 }
 
 /// Returns the point. If the number of admitted requests is not what the limit requires, the point
-/// is void. `bound` is the largest number that the limit of one key may admit.
+/// is void. `bound` is the largest number of requests that the limit of one key may admit in the
+/// run.
 fn judged(point_id: PointId, summary: &Summary, decides: bool, bound: u64) -> Point {
     let total = &summary.total;
     let admitted = match decides {
@@ -178,8 +179,9 @@ fn judged(point_id: PointId, summary: &Summary, decides: bool, bound: u64) -> Po
     let due = bound.min(total.requests);
     let is_right = match point_id.case.as_str() {
         // `due` includes all units that the bucket gains until the end of the run. Requests that
-        // come before the bucket has gained a unit are refused. But the burst is available from the
-        // start, so at least that many requests must be admitted.
+        // come before the bucket has gained a unit are refused, so fewer than `due` may be
+        // admitted. But the burst is available from the start, so at least `BURST` requests must be
+        // admitted.
         "token-bucket" => (BURST.min(total.requests)..=due).contains(&admitted),
         _ => admitted == due,
     };

@@ -1,5 +1,5 @@
-//! Drives loads by memtier_benchmark, the load generator of the article about persistence. If it is
-//! installed, it repeats the loads that the lab's generator has sent, for comparison.
+//! Runs memtier_benchmark, the load generator of the article about persistence. If it is installed,
+//! the lab also measures with it the loads that its own generator has sent, to compare the two.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,9 +17,9 @@ use crate::process::Sample;
 use crate::supervise::Processes;
 use crate::{Error, Result};
 
-/// Interval between two samples of the running program's processor time.
+/// Interval between two samples of memtier_benchmark's processor time while it runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The longest time that the program may take after the end of its test.
+/// The longest time that memtier_benchmark may take after the end of its test.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// The path of memtier_benchmark.
@@ -81,7 +81,7 @@ impl Memtier {
         matches!(system.family, "Larder" | "memcached" | "ARCUS" | "pogocache" | "Redis" | "Valkey")
     }
 
-    /// Measures one point. All keys must be stored.
+    /// Measures one point. All keys must be stored already.
     ///
     /// # Errors
     /// Returns an error if the program fails, or prints no figures.
@@ -133,7 +133,7 @@ impl Memtier {
     }
 }
 
-/// Returns the command line without the output file.
+/// Returns the arguments except the one that names the output file.
 fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Result<Vec<String>> {
     let Address::Tcp(address) = &turn.server.address else {
         return Err(Error::usage("memtier_benchmark needs a server on a TCP port"));
@@ -141,7 +141,8 @@ fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Resu
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "11211"));
     let (sizes, threads) = (&turn.plan.persistence, turn.plan.load_threads);
     let protocol = if turn.wire().is_some() { "redis" } else { "memcache_text" };
-    // Inserts go through the keys in parallel ranges. Other requests draw random keys.
+    // For inserts, each client goes through a range of the keys of its own. Other requests draw
+    // random keys.
     let pattern = if ratio == "1:0" { "P:P" } else { "R:R" };
     let end = match time {
         Duration::MAX => "--requests=allkeys".to_owned(),
@@ -160,7 +161,8 @@ fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Resu
         format!("--key-maximum={}", sizes.keys),
         format!("--key-pattern={pattern}"),
         end,
-        // Without these two options, all clients would request the same keys, in every run.
+        // Without the first of these two options, all clients would request the same keys. Without
+        // the second, all runs would.
         "--distinct-client-seed".to_owned(),
         "--randomize".to_owned(),
         "--hide-histogram".to_owned(),

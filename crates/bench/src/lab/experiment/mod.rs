@@ -25,8 +25,8 @@ use crate::Result;
 /// A point of an experiment: the series and the position on the horizontal axis.
 pub(crate) type Case = (&'static str, Option<f64>);
 
-/// One experiment: the systems that take part, and the measurements of one turn. A turn is one
-/// system in one round.
+/// One experiment: the systems that take part, and the measurements of one turn. In each round,
+/// each system has one turn.
 pub(crate) trait Experiment: std::fmt::Debug {
     fn id(&self) -> &'static str;
     fn title(&self) -> &'static str;

@@ -46,8 +46,9 @@ mod tests {
     use super::*;
     use crate::lab::record::{Figures, PointId};
 
-    /// Serves gets and sets, one connection after the other, until `ends`. It acknowledges every
-    /// set, but `keeps` decides whether an overwrite takes effect.
+    /// Serves gets and sets, one connection after the other, until `ends` is true. Acknowledges
+    /// every set, but does not store the new value if the key exists and `keeps` returns false for
+    /// it.
     fn serve(listener: &TcpListener, ends: &AtomicBool, keeps: impl Fn(&str) -> bool) {
         let mut items: HashMap<String, Vec<u8>> = HashMap::new();
         while let Ok((mut output, _)) = listener.accept() {

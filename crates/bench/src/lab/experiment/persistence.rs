@@ -1,6 +1,6 @@
-//! The experiment of the article of 2021: what does it cost to keep the data? Inserts, reads and
-//! mixes of both with persistence off, asynchronous and synchronous. Keys, values and mixes are
-//! those of memtier_benchmark in the article.
+//! The experiment of the article of 2021: what does it cost to keep the data? It measures inserts,
+//! reads and mixes of both, with persistence off, asynchronous and synchronous. Keys, values and
+//! mixes are those of memtier_benchmark in the article.
 
 use std::path::Path;
 use std::time::Duration;
@@ -139,7 +139,8 @@ impl Experiment for Persistence {
                 Ok(Point { seconds, ..Point::of_load(point_id, &summary) })
             })?;
         }
-        // memtier_benchmark stores values that do not match their keys, so its cases come last.
+        // memtier_benchmark stores values that do not match their keys, and the loads above check
+        // that they do. So its cases come last.
         if let (1, true, Some(memtier)) = (turn.round, Memtier::knows(turn.system), Memtier::find())
         {
             for (case, ratio) in Memtier::CASES {
@@ -165,8 +166,8 @@ fn insert(load: &Load, shape: &Shape, most: Duration) -> Result<Summary> {
     load.run(shape)?.without_errors()
 }
 
-/// Stores all keys in pipelines, without measuring, because the measured insert left out some. Keys
-/// that exist are overwritten.
+/// Stores all keys, in pipelines and without measuring, after a measured insert that ended before
+/// it had stored all of them. Keys that exist are overwritten.
 fn fill_rest(load: &Load, shape: &Shape) -> Result<()> {
     let summary = load.run_once_through(shape, Verb::Set)?.without_errors()?;
     if summary.total.hits == 0 {

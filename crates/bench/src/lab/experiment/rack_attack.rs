@@ -1,5 +1,6 @@
-//! The question of the article of 2015, end to end: a Sinatra application behind Rack::Attack runs
-//! in two processes with one rate limit for both. The article chose a store for this application.
+//! What does a rate limit that several processes share cost, and does it admit exactly the allowed
+//! requests? A Sinatra application behind Rack::Attack runs in two processes, with one rate limit
+//! for both. The article of 2015 chose a store for such an application.
 //!
 //! Two controls need no server. `no-throttle` is the application without Rack::Attack.
 //! `memory-store` counts in each process separately, so it admits more than the limit. The first
@@ -29,7 +30,7 @@ const LIMIT: u64 = 1000;
 const REQUESTS: u64 = 4 * LIMIT;
 /// The longest time of the case `admission`.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Number of clients, and of threads of each process.
+/// Number of clients. Each process of the application has as many threads.
 const CLIENTS: usize = 4;
 
 const NO_THROTTLE: &str = "no-throttle";
@@ -38,7 +39,7 @@ const MEMORY_STORE: &str = "memory-store";
 /// A store of the application, with the names of the cases that measure it.
 #[derive(Clone, Copy, Debug)]
 struct Store {
-    /// The name that the application knows.
+    /// The name by which the application selects the store.
     name: &'static str,
     throughput: &'static str,
     admission: Option<&'static str>,
@@ -168,8 +169,7 @@ fn measure(turn: &mut Turn<'_>, store: Store) -> Result<()> {
     }
 }
 
-/// Returns the name that reports show for a control, which is measured without a server for
-/// comparison. Returns `None` for any other system.
+/// Returns the name that reports show for a control. Returns `None` for a system with a server.
 fn control_name(id: &str) -> Option<&'static str> {
     match id {
         NO_THROTTLE => Some("No throttle"),
@@ -227,8 +227,8 @@ fn admission(turn: &Turn<'_>, application: &Application, point_id: PointId) -> R
 }
 
 /// Returns the point with its counts. A store that admits more or less than the limit makes the
-/// point void. The control `memory-store` is exempt: its processes count separately, so it must
-/// admit more.
+/// point void. The control `memory-store` is exempt: its processes count separately, so it always
+/// admits more.
 fn judged(point: Point, admitted: u64, refused: u64, is_control: bool) -> Point {
     let void = (admitted != LIMIT && !is_control).then(|| {
         format!("{admitted} of {} requests were admitted, not {LIMIT}", admitted + refused)
@@ -241,7 +241,8 @@ fn judged(point: Point, admitted: u64, refused: u64, is_control: bool) -> Point 
     Point { void, ..point }
 }
 
-/// Sends requests, and measures the processes meanwhile.
+/// Sends requests. Measures the processor time and memory of the application and of the server
+/// meanwhile.
 fn send(
     turn: &Turn<'_>,
     application: &Application,

@@ -14,7 +14,7 @@ use crate::workload::{Lengths, Shape, Verb};
 
 /// Bytes of a value.
 const VALUE: usize = 100;
-/// Requests per second of the measurement after the start.
+/// Requests per second of the measurement after the restart.
 const RATE: f64 = 2000.0;
 
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 //! script, the style and the chart library, so it opens from disk without a network.
 //!
 //! Results reach the page only as JSON in an inert block. The page's content security policy
-//! permits only the script and the style that this module embeds, and no loading.
+//! permits only the script and the style that this module embeds. It forbids the page to load
+//! anything.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -85,8 +86,8 @@ fn inert(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
-/// Returns a random nonce for the page's content security policy. Results cannot contain the nonce,
-/// so a browser would not run a script in them.
+/// Returns a random nonce for the page's content security policy. The results were written before
+/// the nonce was drawn, so they do not contain it, and a browser would not run a script in them.
 fn nonce() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

@@ -1,4 +1,5 @@
-//! Tests decoders with byte streams that are cut anywhere, and wires with real servers.
+//! Tests decoders with byte streams that are cut anywhere, and the implementations of `Wire` with
+//! real servers.
 
 mod cql;
 mod mongo;
@@ -35,7 +36,8 @@ fn answers(
     Ok(asking.answers)
 }
 
-/// Checks a stream of replies as a whole, in pieces of every length, and cut in two everywhere.
+/// Checks a stream of replies as a whole, in pieces of every length, and cut in two at every
+/// position.
 fn check_stream(wire: &dyn Wire, verbs: &[Verb], stream: &[u8], expected: &[Answer]) {
     assert_eq!(answers(wire, verbs, &[stream]).unwrap(), expected);
     for length in 1..stream.len() {
@@ -46,7 +48,8 @@ fn check_stream(wire: &dyn Wire, verbs: &[Verb], stream: &[u8], expected: &[Answ
     }
 }
 
-/// Checks that a decoder refuses `stream` as the reply to `verb`, whole and byte by byte.
+/// Checks that a decoder refuses `stream` as the reply to `verb`, both if it gets `stream` as a
+/// whole and byte by byte. If `verb` is `None`, the decoder expects no reply.
 fn check_broken(wire: &dyn Wire, verb: Option<Verb>, stream: &[u8]) {
     for pieces in [vec![stream], stream.chunks(1).collect()] {
         let mut asking = Asking::new(verb);

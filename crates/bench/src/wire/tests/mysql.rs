@@ -10,7 +10,8 @@ fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
     [&length[..3], &[sequence], payload].concat()
 }
 
-/// Returns the reply to a get. `count` is the first packet of the reply.
+/// Returns the packets of the reply to a get: `count`, which begins with the number of columns, the
+/// description `column` of the column (absent from some replies), the `rows`, and their end.
 fn result(count: &[u8], column: Option<&[u8]>, rows: &[&[u8]]) -> Vec<u8> {
     let mut packets: Vec<Vec<u8>> = vec![count.to_vec()];
     packets.extend(column.map(<[u8]>::to_vec));

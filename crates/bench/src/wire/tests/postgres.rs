@@ -81,7 +81,7 @@ fn replies_cut_anywhere() {
 #[test]
 fn broken_replies() {
     for stream in [
-        // Lengths below that of the header, and above the limit.
+        // The length field is smaller than the header, or larger than the longest allowed message.
         b"Z\0\0\0\x03".to_vec(),
         b"D\x7f\xff\xff\xff".to_vec(),
         b"D\xff\xff\xff\xff".to_vec(),

@@ -1,4 +1,5 @@
-//! Tests the wires with real servers. Each test starts its server as the lab does.
+//! Tests the implementations of `Wire` with real servers. Each test starts its server as the lab
+//! does.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -7,8 +8,9 @@ use std::thread;
 use super::*;
 use crate::lab::target::{Sandbox, Server, catalogue};
 
-/// Starts a system of the lab for values of up to `value_max` bytes, and creates the tables of
-/// `wire`. If the system is not installed, prints that the test is skipped and returns `None`.
+/// Starts the lab's system `id`, configured for values of up to `value_max` bytes, and creates the
+/// tables that `wire` uses. If the system is not installed, prints that the test is skipped and
+/// returns `None`.
 fn start(id: &str, value_max: usize, wire: &Arc<dyn Wire>) -> Option<Server> {
     let system = catalogue().into_iter().find(|system| system.id == id).unwrap();
     let found = match system.find() {
@@ -25,8 +27,9 @@ fn start(id: &str, value_max: usize, wire: &Arc<dyn Wire>) -> Option<Server> {
     Some(server)
 }
 
-/// Runs a client program with the server's port in place of `PORT`, and returns its output. Returns
-/// `None` if there is no such program.
+/// Runs the client `program` and returns its output. The word `PORT` in `arguments` stands for the
+/// server's port. `last_argument` may contain spaces. Returns `None` if the program is not
+/// installed.
 fn ask(server: &Server, program: &str, arguments: &str, last_argument: &str) -> Option<String> {
     let address = server.address.to_string();
     let port = address.rsplit_once(':').unwrap().1;
@@ -56,7 +59,7 @@ fn check(server: &Server, wire: &Arc<dyn Wire>, value_max: usize) {
     check_concurrent_increments(address, wire);
 }
 
-/// Checks that a server refuses a login with this text.
+/// Checks that a server refuses the login of `wire`, and that its error contains `text`.
 fn check_refusal(server: &Server, wire: impl Wire + 'static, text: &str) {
     let error = Caller::connect(&server.address, Arc::new(wire)).unwrap_err();
     assert!(error.to_string().contains(text), "{error}");

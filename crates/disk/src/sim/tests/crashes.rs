@@ -133,8 +133,8 @@ fn taking_a_crash_does_not_change_the_device() {
     assert_eq!(first_bytes(&device.crash(3), 8), first_bytes(&device.crash(3), 8));
 }
 
-/// Stops the machine at every change of a run. Everything that was synced before the stop must
-/// survive a power loss.
+/// Repeats a run, and stops the machine at each of its writes and syncs once. Everything that was
+/// synced before the stop must survive a power loss.
 #[test]
 fn the_machine_can_be_stopped_at_every_change() {
     let mut stops = 0;

@@ -1,4 +1,4 @@
-//! Tests of held calls while other threads work.
+//! Tests of calls that `SimDevice::hold` delays while other threads work.
 
 use super::*;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ fn a_release_continues_only_calls_held_before_it() {
         device.hold(Operation::Sync);
         let syncing = held_sync(&device);
         device.release();
-        // Holds syncs again before the thread can have noticed the release. The released sync must
-        // still complete.
+        // Holds syncs again before the other thread can have noticed the release. Its released sync
+        // must still complete.
         device.hold(Operation::Sync);
         syncing.join().expect("thread").expect("sync");
         assert_eq!(device.counts().syncs, round);

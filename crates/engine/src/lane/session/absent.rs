@@ -40,8 +40,9 @@ impl LaneSession {
         self.fetched.release(reads, next);
     }
 
-    /// Keeps the old version of a large value in memory, if possible, for a call that finds no
-    /// space for a new version of `len` bytes. Returns false if memory can never hold both.
+    /// Keeps the old version of a large value in memory, if possible. A call that makes a new
+    /// version of `len` bytes from it has found no space and will be repeated. Returns false if
+    /// memory can never hold both versions.
     pub(crate) fn keep_for_rewrite(&self, old: Address, len: usize) -> bool {
         let lane = &self.lane;
         if lane.durable.is_none() {
@@ -55,9 +56,9 @@ impl LaneSession {
         versions + others <= lane.budget.limit()
     }
 
-    /// Counts a read of a record that has no frame. If the record has a copy, counts the read
-    /// there. If not, makes a copy, provided that the record was read often enough. Returns false
-    /// if the record has no copy and was not read often enough to get one.
+    /// Counts a read of a record whose segment has no frame. If the record has a copy, counts the
+    /// read in the copy. If not, makes a copy, provided that the record was read often enough.
+    /// Returns false if the record has no copy and was not read often enough to get one.
     #[cold]
     pub(super) fn count_read_of_absent(&self, slot: Slot, record: &Record<'_>) -> bool {
         let (log, address) = (&self.lane.log, slot.address());
@@ -76,8 +77,9 @@ impl LaneSession {
         worth
     }
 
-    /// As [`LaneSession::matching`], but may return only the head of a record whose large value is
-    /// not in memory. The caller must not read the value.
+    /// As [`LaneSession::matching`]. But if the record has a large value that is not in memory,
+    /// only the record's head (header, fields and key) is returned. So the caller must not read the
+    /// value.
     ///
     /// # Safety
     /// The slot was read since the last tick.
@@ -145,7 +147,8 @@ impl LaneSession {
         self.missing.get() != 0
     }
 
-    /// Starts to read a record that a later call needs, except for large values.
+    /// Starts to read a record that a later call of this turn needs. Reads no large value, because
+    /// the key is not compared yet.
     #[cold]
     pub(super) fn fetch_ahead(&self, address: Address) {
         if self.lane.log.segment(address.segment()).is_jumbo() {
@@ -164,7 +167,8 @@ impl LaneSession {
         }
     }
 
-    /// Requests a read of a record. The call must be repeated after the read.
+    /// Requests a read of a record, and returns the outcome of the call that needs the record. That
+    /// call must be repeated.
     pub(super) fn fetch<T>(&self, id: RecordId) -> Outcome<T> {
         let segment = self.lane.log.segment(id.address.segment());
         if !segment.is_jumbo() || id.address.offset() > 0 {

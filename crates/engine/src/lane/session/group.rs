@@ -18,13 +18,13 @@ use std::time::Duration;
 /// many answers, or if the session made at least this many look-ups since that request.
 const MANY: u64 = 16;
 
-/// The longest time that an idle thread waits for the next request of a client that waits for no
-/// commit, in microseconds. After this wait, the thread requests its commit. The thread waits only
-/// if most of its answers wait for no commit.
+/// The longest time, in microseconds, that an idle thread waits for a request of a client that has
+/// got its answer. After this time, the thread requests the commit that other answers wait for. The
+/// thread waits like this only if most of its recent answers waited for no commit.
 const QUIET_US: u64 = 60;
 
-/// Time for which a thread polls for the request that may follow an answer, in microseconds. About
-/// as long as it takes to wake the client and hear from it.
+/// Time for which a thread polls for the request that may follow an answer, in microseconds. It
+/// takes about this long to wake the client and to receive its next request.
 const POLL_CLIENT_US: u64 = 100;
 
 /// What an idle thread has done in this turn to get more work before it requests its commit.
@@ -33,7 +33,7 @@ enum Lingered {
     No,
     /// The thread looked for work once more.
     Looked,
-    /// The thread waited for a client that waits for no commit.
+    /// The thread waited for a request of a client that has got its answer, at most [`QUIET_US`].
     Waited,
 }
 
@@ -48,25 +48,26 @@ enum Polling {
     Client(u64),
 }
 
-/// The answers that wait for the same commit.
+/// A session's answers that wait for commits, and its requests for these commits.
 pub(super) struct Group {
-    /// The last commit that an answer waits for.
+    /// The newest commit that any of the answers waits for.
     wanted: Cell<u64>,
-    /// The last commit that this session requested, or had no need to request because another
-    /// session had.
+    /// The newest commit that this session requested, or would have requested if another session
+    /// had not done so first.
     asked: u64,
     /// The time at which the session first considered requesting `wanted`, in microseconds of the
     /// clock that measures commits; 0 before that.
     since: Cell<u64>,
-    /// The number of answers that wait now, and the number that waited when the session last
-    /// requested a commit.
+    /// The number of answers that began to wait since the session last requested a commit.
     waiting: Cell<u64>,
+    /// The value of `waiting` when the session last requested a commit.
     waited: u64,
     /// The number of answers that wait for a commit and that the committer does not know yet.
     unreported: Cell<u64>,
     /// The session's count of look-ups when it last requested a commit.
     lookups: u64,
-    /// True if the waker was registered for the next commit in this turn.
+    /// True if the waker was registered in this turn: it is woken when a commit next changes its
+    /// state.
     listens: Cell<bool>,
     lingered: Lingered,
     polling: Polling,
@@ -116,7 +117,7 @@ impl LaneSession {
         self.group.unreported.set(self.group.unreported.get() + 1);
     }
 
-    /// Tells the committer how many more answers wait for a commit.
+    /// Tells the committer how many answers have begun to wait for a commit since the last report.
     fn report_waiting(&self) {
         let unreported = self.group.unreported.take();
         if unreported > 0 {
@@ -183,8 +184,8 @@ impl LaneSession {
             // Most of the clients that the last commit released have not come back yet.
             self.left_to_gather()
         } else if lookups >= MANY.max(waiting + 1) && self.group.lingered == Lingered::Looked {
-            // Since this session last requested a commit, most answers were sent at once. So their
-            // clients may soon send a request that needs the same commit.
+            // Since this session last requested a commit, most answers waited for no commit. So the
+            // clients that got them may soon send a request that needs the next commit.
             self.group.lingered = Lingered::Waited;
             self.left_to_gather().min(Duration::from_micros(QUIET_US))
         } else {

@@ -37,7 +37,8 @@ impl LaneSession {
         self.lane.may_lose_nothing() && self.is_unreadable(handle)
     }
 
-    /// Returns true if a commit is still pending. Then also requests the open commit.
+    /// Returns true if a commit is still pending. Then also requests the open commit, because
+    /// `commit` may be the open one.
     pub(crate) fn is_pending(&self, commit: u64) -> bool {
         let pending = self.commit_state(commit) == CommitState::Pending;
         if pending {
@@ -86,8 +87,8 @@ impl LaneSession {
     /// Deletes the item that `handle` names in these stripes, if its key `has_moved` to another
     /// lane. An unreadable record is removed from the index without a tombstone, because the other
     /// lane has the item. But if the stripes are `shared` with keys that this lane keeps, the
-    /// unreadable record stays in the index, because it may belong to such a key. If its key has
-    /// moved nevertheless, this does no harm: look-ups of that key go to the other lane.
+    /// unreadable record stays in the index, because its key may be one of those. If its key has
+    /// moved, the record does no harm: look-ups of a moved key go to the other lane.
     pub(crate) fn give_up_if(
         &self,
         handle: ItemHandle,
@@ -145,8 +146,8 @@ mod tests {
     use std::task::Waker;
     use std::time::Duration;
 
-    /// The mover must delete a large item without reading its value. With memory for only one large
-    /// value, it would otherwise read two values in turn for ever.
+    /// The mover must delete a large item without reading its value. Otherwise, with memory for
+    /// only one large value, the reads of two such items would evict each other's values for ever.
     #[test]
     fn a_large_item_is_given_up_without_its_value() {
         let device = Arc::new(SimDevice::new(16 << 20, 1));

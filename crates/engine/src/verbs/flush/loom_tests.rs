@@ -16,13 +16,13 @@ const AFTER: &[u8] = b"after";
 const VALUE: &[u8] = b"a value of some length";
 /// Bytes of the record with key `BEFORE` and value `VALUE`.
 const SIZE: usize = 48;
-/// Bytes of a small segment that are filled first. The rest has room for one record but not for
-/// two.
+/// Bytes that fill a small segment before `BEFORE` is written. The rest has room for that record
+/// and one more, but not for a third.
 const FILL: usize = (64 << 10) - 2 * SIZE - SIZE / 2;
 
-/// One thread flushes, another writes twice. The first record fills the open segment; the second
-/// does not fit and seals it. If sessions have chunks, both records go to the writer's chunk, so
-/// only the flush seals the segment.
+/// One thread flushes, another writes twice. With [`model::SMALL`], sessions have no chunks: the
+/// first record fills the open segment, and the second does not fit and seals it. With
+/// [`model::LARGE`], both records go to the writer's chunk, so only the flush seals the segment.
 fn flush_and_seal(memory: u64, switches: usize) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
@@ -30,7 +30,8 @@ fn flush_and_seal(memory: u64, switches: usize) {
         let lane = model::lane(memory);
         let (mut writer, mut flusher) = (session(&lane), session(&lane));
         writer.tick(1);
-        // The first record of a segment is in no chunk, so two records come before `BEFORE`.
+        // The first record of a segment is in no chunk. With several records before it, `BEFORE` is
+        // in the writer's chunk if sessions have chunks.
         let half = if memory == model::SMALL { FILL / 2 - 24 } else { 0 };
         set(&writer, b"fill0", &vec![0; half]);
         set(&writer, b"fill1", &vec![0; half]);

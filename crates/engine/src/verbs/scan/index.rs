@@ -8,8 +8,9 @@ use crate::lane::session::LaneSession;
 use crate::stats::bump;
 use larder_log::{Log, Record, RecordId};
 
-/// The largest number of tags per step: a sixteenth of all. The walk goes by tags, because a key's
-/// tag never changes. So even if slots move between two steps, no item is missed or shown twice.
+/// The largest number of tags per step: a sixteenth of all. Each step shows the items with the next
+/// tags, because a key's tag never changes. So even if slots move between two steps, no item is
+/// missed or shown twice.
 const WIDTH: u32 = 1 << (TAG_BITS - 4);
 /// The largest number of items shown per step, unless more have the same tag.
 const ITEMS: usize = 512;
@@ -92,7 +93,8 @@ impl LaneSession {
     }
 
     /// Sorts `slots` into device order and returns their records, with `None` for unreadable ones.
-    /// If records must be read first, requests these reads and returns `None` as a whole.
+    /// If some records must be read from the device first, requests these reads and returns no
+    /// records.
     ///
     /// Each record is looked up once. The cleaner may take a frame or a copy away at any time, but
     /// a record that was found stays valid until the next tick.
@@ -114,7 +116,8 @@ impl LaneSession {
         None
     }
 
-    /// Returns the identifier by which a record is read; for a jumbo, that of its head.
+    /// Returns the identifier under which the record of a slot is read from the device. For a
+    /// jumbo, only the head is read.
     pub(in crate::verbs) fn read_from(&self, slot: Slot) -> RecordId {
         let number = slot.address().segment();
         let jumbo = self.lane.log.segment(number).is_jumbo();

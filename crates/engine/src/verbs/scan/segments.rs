@@ -26,7 +26,7 @@ pub(super) struct InSegments {
 struct Reading {
     number: SegmentNumber,
     generation: u32,
-    /// Offset of the first byte of the present read.
+    /// Offset of the first byte of the read that holds the next record.
     start: usize,
     /// Offset of the next record to show.
     next: usize,
@@ -61,8 +61,9 @@ impl LaneSession {
         self.answer(true)
     }
 
-    /// Returns the position at which to begin a segment, if it is only on a device and has live
-    /// records. All records of such a segment are published, so if it has no live bytes, no slot
+    /// Returns the position at which the walk of a segment begins. Returns `None` if the segment
+    /// need not be walked: it is a jumbo, it is not only on a device, or it has no live bytes. All
+    /// records of a segment that is only on a device are published, so without live bytes no slot
     /// leads to it.
     fn to_be_read(&self, number: SegmentNumber) -> Option<Reading> {
         let segment = self.lane.log.segment(number);
@@ -124,7 +125,8 @@ impl LaneSession {
         let ends = reading.next >= segment.filled() as usize;
         let stuck = !more && (run.damaged || reading.next == reading.start);
         if !more {
-            // The next read of the segment begins at this offset.
+            // All whole records of this read were handled, so the next read begins at the next
+            // record.
             reading.start = reading.next;
         }
         Some(ends || stuck)
@@ -153,8 +155,9 @@ impl Shown {
         if self.ends.len() <= number as usize {
             let segments = lane.log.numbers().end as usize;
             let bytes = segments * size_of::<(u32, u32)>();
-            // This charge cannot be refused: without the table each item would be read alone. The
-            // callers limit the number of concurrent scans.
+            // This charge may exceed the limit. Without the table, the second walk would read every
+            // item of the device with a read of its own. The callers limit the number of concurrent
+            // scans.
             self.charge = Some(Charge::needed(&lane.budget, bytes as u64));
             self.ends.resize(segments, (0, 0));
         }
@@ -169,8 +172,8 @@ impl Shown {
     }
 
     /// Forgets everything if a commit was undone, because the index may now lead to records that
-    /// were not shown. Must be called after the slots were read from the index, so that no earlier
-    /// undo is missed.
+    /// were not shown. Must be called after the caller has read slots from the index. If it were
+    /// called first, it would miss an undo before those slots are read.
     pub(super) fn check(&mut self, lane: &Lane) {
         let now = lane.undo_count();
         // The count is odd while an undo is under way.

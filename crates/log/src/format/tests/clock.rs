@@ -78,8 +78,9 @@ fn the_newest_time_of_several_lanes_counts() {
     other.boot_offset += 1;
     let ahead = later(|wall| wall + HOUR);
     assert_eq!(ahead.of_store([&one, &other]), WALL + 60 * NANOS + 1);
-    // One lane was last opened in another boot. The wall clock still does not count, because the
-    // other lane was last opened in this boot.
+    // One lane was last opened in another boot. The store still does not take its time from the
+    // wall clock, because the other lane was last opened in this boot. But the time is never
+    // earlier than the `clock` of any lane.
     let absent = Superblock { boot_id: 6, ..one };
     assert_eq!(ahead.of_store([&absent, &one]), WALL + 60 * NANOS);
     let absent = Superblock { clock: 1_800_003_600, ..absent };

@@ -73,8 +73,8 @@ pub(super) struct Image {
     pub(super) after_failure: bool,
     /// True if the trailers written next are early ones.
     pub(super) early: bool,
-    /// The number of the commit whose early part is the last part of the image; `None` if the last
-    /// part is not early.
+    /// The commit number in the image's last trailer, if that trailer is an early one. The next
+    /// trailer may then continue the same commit.
     open: Option<u64>,
     filled: usize,
 }
@@ -163,7 +163,7 @@ impl Image {
         self.open = self.early.then_some(number);
     }
 
-    /// Returns the end of the last trailer.
+    /// Returns the offset at which the last trailer ends; 0 without one.
     pub(super) fn end(&self) -> usize {
         self.commits.last().map_or(0, |commit| commit.end)
     }
@@ -190,8 +190,9 @@ impl Image {
     }
 }
 
-/// Returns a segment with three commits, every kind of record and every optional field, over the
-/// remains of a full earlier generation.
+/// Returns a segment with three commits. They contain items, a tombstone and fillers, and one item
+/// has every optional field. The segment is written over a full segment of an earlier generation,
+/// so the bytes behind the last commit are old records.
 pub(super) fn example() -> Image {
     let mut old = Image::new(3);
     let mut seq = 1;

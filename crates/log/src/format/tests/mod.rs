@@ -1,5 +1,5 @@
-//! Encoded values decode to themselves, changed bytes are refused, and the bytes are those of
-//! `docs/file-format.md`.
+//! Tests of the file format: encoded structures decode to the same values, changed bytes are
+//! refused, and the bytes are those that `docs/file-format.md` describes.
 
 mod clock;
 mod image;
@@ -156,8 +156,9 @@ fn an_interrupted_creation_leaves_an_empty_device() {
         assert_eq!(superblock::choose([&empty, &part]), Err(other), "{cut}");
     }
     let first = encoded(&Superblock { counter: 1, ..a_superblock() });
-    // Tries every set of written sectors that lacks the first or the last one. Only these two hold
-    // data, so a set with both would be a whole superblock.
+    // A crash may leave any set of the superblock's 8 sectors written. Tries all sets without the
+    // first or the last sector. The other sectors are all zero, so a set with both of these would
+    // be a whole superblock.
     for sectors in (0..1 << 8).filter(|sectors| sectors & 0x81 != 0x81) {
         let mut part = mark;
         for sector in (0..8).filter(|sector| sectors & 1 << sector != 0) {
@@ -256,8 +257,9 @@ fn a_tail_restores_a_torn_block() {
     };
     let good = place(4, 0, &image.bytes[..first]);
     let (tail, data) = Tail::decode(&good, &IDENTITY).expect("a tail");
-    // The place holds an earlier generation, or a torn later write of the same block, or zeros. The
-    // tail must restore the block in each case.
+    // Tries three states of the segment's place. It holds an earlier generation. Or a commit after
+    // the tail's wrote the block there, and the write was torn. Or it holds zeros. The tail must
+    // restore the block in each case.
     let old = Image::new(3).bytes;
     let second = image.commits[1].end;
     let torn = [&[0; 512], &image.bytes[512..second], &old[second..]].concat();

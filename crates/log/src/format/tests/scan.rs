@@ -71,8 +71,8 @@ fn a_segment_cut_anywhere_keeps_exactly_the_commits_before_the_cut() {
         let zeroed = [&image.bytes[..cut], &vec![0; SIZE - cut]].concat();
         for bytes in [&image.bytes[..cut], &zeroed] {
             let (scanned, found) = Image::scan(bytes, None, Extent::Unknown);
-            // Writing zeros over zero bytes changes nothing. So the cut takes effect only at the
-            // next byte that is not zero.
+            // In `zeroed`, all bytes behind the cut are zero. Bytes that were zero before are still
+            // right. So the first wrong byte is the first one behind the cut that was not zero.
             let whole = if bytes.len() == cut { cut } else { real_cut(&image.bytes, cut) };
             assert_eq!(found, image.records_before(whole), "cut at {cut}");
             match scanned {
@@ -171,8 +171,8 @@ fn commits_follow_each_other_in_number_and_place() {
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Unknown);
         assert_eq!(found, whole.records);
         assert_eq!(scanned.expect("a segment").end as usize, whole.end());
-        // If the whole segment is known to be durable, every record with a valid checksum counts.
-        // The misplaced trailer still does not count.
+        // If the whole segment is known to be durable, the scan returns every record with a valid
+        // checksum. It still ignores the misplaced trailer.
         let (scanned, found) = Image::scan(&image.bytes, None, Extent::Sealed);
         let scanned = scanned.expect("a segment");
         assert_eq!(found, image.records);

@@ -1,10 +1,10 @@
-//! Ghosts: one bit per record, set if the record was read from the device recently.
+//! Ghosts: an array of bits that remembers which records were read from the device recently.
 //!
-//! Every read from the device sets the bit that its record hashes to. It also clears the next byte
-//! of the array, cyclically. So a bit lasts at most one round through the array and half a round on
-//! average, and about 1/16 of the bits are set. A record that was not read recently seems recently
-//! read with a probability of 1/16. A copy made by such an error is evicted, unless it is read
-//! again.
+//! Every read from the device sets the bit that its record hashes to. Every read also clears one
+//! byte of the array, and the reads clear the bytes in turn. So a set bit lasts until its byte is
+//! cleared: at most as many reads as the array has bytes, and half as many on average. About 1/16
+//! of the bits are set. So a record that was not read recently seems recently read with a
+//! probability of 1/16. A copy made by such an error is evicted, unless it is read again.
 
 use crate::memory::mapping;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -50,8 +50,9 @@ mod tests {
         let read = |n: u64| ghosts.recall(hash(Address::new(1, n as usize * 8)));
         let fresh = (0..20_000).filter(|n| read(*n)).count();
         assert!((600..2000).contains(&fresh), "{fresh} of 20 000 that were never read");
-        // The records are read again at once, after a quarter of a round, and after a whole round.
-        // Most must be known in the first two cases, and few in the last.
+        // A round is as many reads as the array has bytes. The records are read again at once,
+        // after a quarter of a round, and after a whole round. Most must be known in the first two
+        // cases, and few in the last.
         let at_once = (20_000..20_500).filter(|n| read(*n) | read(*n)).count();
         assert!(at_once > 495, "{at_once} of 500");
         let lately = (20_000..20_500).filter(|n| read(*n)).count();

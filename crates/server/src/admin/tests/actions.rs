@@ -44,7 +44,7 @@ pub(super) fn allowed(server: &Server) -> String {
     format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n")
 }
 
-/// Returns status and body of an action with the token.
+/// Executes an action with the token. Returns status and body of the reply.
 fn act(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     let (code, head, body) = post(server, path, &allowed(server), body.to_string().as_bytes());
     assert!(head.contains("cache-control: no-store"), "{head}");
@@ -111,7 +111,7 @@ fn long_values_and_long_replies() {
     let reply = answer["reply"].as_str().unwrap();
     assert!(reply.len() > REPLY_MAX - 1000 && reply.len() <= REPLY_MAX, "{}", reply.len());
     assert!(reply.starts_with("VALUE long 0 50000\nvvv"));
-    // The session must still work after a reply that was cut.
+    // The session must still work after a reply that was truncated.
     assert_eq!(run(&server, "mn"), "MN\n");
     let (_, item) = act(&server, "/v1/item", &json!({ "key": "long" }));
     assert_eq!((&item["size"], &item["truncated"]), (&json!(50_000), &json!(false)));
@@ -123,7 +123,8 @@ fn long_values_and_long_replies() {
     assert_eq!(item["value"].as_str().unwrap(), "\\\\".repeat(VALUE_MAX));
 }
 
-/// The reply to a dump of all keys is cut, and further dumps are still possible afterwards.
+/// The reply to a dump of all keys is truncated. The dump must still end, so that the next one can
+/// begin.
 #[test]
 fn dumps_are_cut() {
     let server = server();
@@ -229,7 +230,8 @@ fn items_that_are_only_in_the_store_are_read_and_devices_are_drained() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Stops the server while an action may be executed. The reply must say correctly whether it was.
+/// Stops the server while it may be executing an action. The reply must say correctly whether the
+/// action was executed.
 #[test]
 fn a_stop_tells_what_was_executed() {
     let folder = std::env::temp_dir().join(format!("larder-actions-stop-{}", std::process::id()));
@@ -248,7 +250,8 @@ fn a_stop_tells_what_was_executed() {
         client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         client.write_all(request.as_bytes()).unwrap();
         if round % 2 == 0 {
-            // The reply to this request shows that the server has received the action.
+            // The page has one thread. Once it answers this request, it has received the earlier
+            // request with the action.
             assert_eq!(get(&server, "/livez").0, 200);
         }
         server.shutdown(Duration::from_secs(5)).unwrap();
@@ -265,7 +268,8 @@ fn a_stop_tells_what_was_executed() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Every action must write two warnings to the log. The second one has the outcome.
+/// Every action must write two warnings to the log: one when it begins, and one with its outcome
+/// when it has ended.
 #[test]
 fn actions_are_logged_with_their_outcomes() {
     use std::sync::{Arc, Mutex};

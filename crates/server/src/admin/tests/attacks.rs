@@ -23,8 +23,9 @@ fn unharmed(server: &Server) {
     assert!(get(server, "/metrics").1.contains("\nlarder_admin_actions_total 0\n"));
 }
 
-/// Sends each body to each action with this request line and these headers, in which `PATH`, `HOST`
-/// and `TOKEN` are replaced. Every reply must have the status `wanted`.
+/// Sends each body to each action. In `line` and `headers`, replaces `PATH`, `HOST` and `TOKEN`
+/// with the action's path, the server's address and its token. Every reply must have the status
+/// `wanted`.
 fn attack(server: &Server, line: &str, headers: &str, wanted: u16) {
     let address = server.admin_address().unwrap();
     let token = server.admin_token().unwrap();
@@ -52,7 +53,7 @@ const JSON: &str = "Content-Type: application/json\r\n";
 const BEARER: &str = "Authorization: Bearer TOKEN\r\n";
 const HERE: &str = "Host: HOST\r\n";
 
-/// A request that looks like one of a foreign page must be refused, even with the right token.
+/// The server must refuse requests with the headers of a foreign page, even with the right token.
 #[test]
 fn requests_of_foreign_pages_do_nothing() {
     let server = guarded();
@@ -167,7 +168,7 @@ fn connections_of_others_do_not_cut_off_an_action() {
          Content-Length: {length}\r\n\r\n"
     );
     acting.write_all(head.as_bytes()).unwrap();
-    // The reply to this request shows that the server has received the head of the action.
+    // The page has one thread. Once it answers this request, it has received the action's head.
     assert_eq!(get(&server, "/livez").0, 200);
     let mut others: Vec<TcpStream> = Vec::new();
     for _ in 0..80 {
@@ -315,7 +316,7 @@ fn slow_bodies_end() {
         client.read_exact(&mut reply).unwrap();
         assert_eq!(&reply, b"HTTP/1.1 408");
     }
-    // A body in chunks without an end is cut off at the limit.
+    // A body in chunks without a last chunk must be refused once it is longer than the limit.
     let chunk = format!("1000\r\n{}\r\n", " ".repeat(0x1000));
     let endless = format!("{head}Transfer-Encoding: chunked\r\n\r\n{}", chunk.repeat(64));
     assert_eq!(reply_to(address, endless.as_bytes()).0, 413);

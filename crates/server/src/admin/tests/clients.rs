@@ -22,7 +22,7 @@ fn clients(server: &Server) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Requests answers until `accepts` returns true for one, and returns that answer.
+/// Asks for the list of clients until `accepts` returns true for an answer. Returns this answer.
 #[track_caller]
 fn wait_for(server: &Server, accepts: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -144,8 +144,8 @@ fn slow_commands_are_bounded_and_name_their_keys() {
     let hashes = shown.iter().filter(|(name, _)| name.ends_with(":key_hash"));
     assert_eq!(hashes.count(), commands.len());
 
-    // A reset also drops the recorded commands. The reset itself is slow, so it is the only one
-    // recorded.
+    // A reset also drops the recorded commands. With this threshold the reset itself is slow, so it
+    // is then the only recorded command.
     ask(&mut clients_of[0], b"stats reset\r\n", b"RESET\r\n");
     // A command is counted before it is recorded, so wait for both.
     let answer = wait_for(&server, |answer| {

@@ -22,7 +22,8 @@ fn both_tiers_of_a_lane_are_measured_apart() {
     });
     for kind in ["read", "write", "sync"] {
         let [fast, lower] = ["0", "0:lower"].map(|of| counts[&format!("device:{of}:{kind}:count")]);
-        // Both devices were at least read, written (their labels) and synced, so no count is 0.
+        // Each device was at least read and synced, and its superblock or label was written. So no
+        // count is 0.
         assert!(fast > 0 && lower > 0, "{kind}: {counts:?}");
         // The commits of these few records write to the fast device only.
         assert!(kind == "read" || lower < fast, "{kind}: {counts:?}");

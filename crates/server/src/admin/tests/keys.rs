@@ -102,16 +102,17 @@ fn the_hottest_keys_of_a_skewed_load_are_found_within_the_error() {
     let report = report(&server);
     let hot = report["hot"].as_array().unwrap();
     assert!(hot.len() >= 20, "{report}");
-    // The load has just ended. Ageing changes all rates by the same factor, and so does the time
-    // before the load that the rates cover. So the test compares shares, not rates.
+    // The reported rates are lower than those of the load, because they include the idle time
+    // before the load. Ageing also changes them. Both change all rates by the same factor, so the
+    // test compares their proportions.
     let rate =
         |entry: &Value| number(&entry["reads_per_second"]) + number(&entry["writes_per_second"]);
     let all = number(&report["prefixes"]["reads_per_second"])
         + number(&report["prefixes"]["writes_per_second"]);
     let seconds = number(&report["requests"]["seconds"]);
     assert!(seconds <= begun.elapsed().as_secs_f64());
-    // All requests were sampled less than a minute ago, so the window has them all unless it is
-    // full.
+    // All requests were sampled less than a minute ago, so the window of samples has them all
+    // unless it is full.
     if number(&report["requests"]["samples"]) < 16_000.0 {
         assert!((all * seconds / total - 1.0).abs() < 0.1, "{all} for {seconds} s of {total}");
     }
@@ -184,7 +185,7 @@ fn items_by_prefix_are_within_the_stated_error() {
     // No sample counts as a read.
     let totals = server.running.engine.totals();
     assert_eq!((totals.cmd_get, totals.get_hits), (0, 0));
-    // Some thousand samples of 10 001 items soon find the only large one.
+    // The samples are random, so the only large one of 10 001 items is sampled sooner or later.
     let report = report_when(&server, |report| find(&report["large"], "key", "large").is_some());
     let large = &report["large"][0];
     assert!(large["key"] == "large" && number(&large["bytes"]) >= 200_000.0, "{large}");
@@ -348,16 +349,17 @@ fn the_most_refused_keys_are_shown_by_policy() {
     let policies = vec![Policy::new("strict", limit), shadow, plain];
     let server = Server::start(Settings { policies, ..settings() }).unwrap();
     let mut client = connect(&server);
-    // The first ageing drops all refusals that were counted before it. This request or an earlier
-    // heartbeat causes the first ageing, so the counts below are complete.
+    // The first ageing of the counts drops all refusals that were counted before it. The request
+    // for the list, or a heartbeat before it, causes the first ageing. So it drops none of the
+    // refusals below.
     let first = refused(&server);
     assert!(first["on"] == true && first["keys"] == Value::Array(Vec::new()), "{first}");
     let markup = MARKUP.replace('\\', "");
     let mut requests = String::new();
     for (key, flags, times) in [
         ("a", "Qstrict q", 30),
-        // Both policies use the same limiter of `a`, and `strict` has used it up. So all of these
-        // requests are over the limit.
+        // Both policies use the same limiter of `a`, and `strict` has used it up. So all 20
+        // requests with `shadow` are over the limit.
         ("a", "Qshadow q", 20),
         (&*markup, "Qstrict q", 12),
         ("own", "B2 q", 7),

@@ -114,7 +114,8 @@ fn a_report_that_cannot_be_served_has_a_reason() {
     refused("pipe/x", "Not a directory");
 }
 
-/// When a client disconnects, its request must hold the permit until its file has been read.
+/// Even after the client has disconnected, its request must hold the permit until the work has
+/// ended.
 #[test]
 fn work_keeps_its_permit_when_its_client_goes_away() {
     static ONE: Semaphore = Semaphore::const_new(1);

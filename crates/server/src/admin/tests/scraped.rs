@@ -17,8 +17,8 @@ use crate::policies::Policy;
 use crate::server::Server;
 use crate::settings::{Settings, StorePath};
 
-/// Names of the memcached exporter that break the conventions of Prometheus: counters without
-/// `_total`.
+/// Metrics of the memcached exporter whose names break the conventions of Prometheus: counters
+/// without `_total`.
 const UNCONVENTIONAL: [&str; 7] = [
     "memcached_uptime_seconds",
     "memcached_extstore_bytes_used",
@@ -132,7 +132,8 @@ fn promtool_accepts_the_metrics() {
     let text = full.metrics();
     assert!(text.contains("me\\\"trics"), "a label's value is escaped: {text}");
     assert!(!text.contains("See docs/metrics.md"), "a name without a help: {text}");
-    // `use_it` sends three storage commands. Two of them are `cas`, so only one counts as a set.
+    // `use_it` sends three storage commands. The exporter's counter of sets does not count the two
+    // that are `cas`. The histogram below has all three.
     assert_eq!(samples(&text)["memcached_commands_total{command=\"set\",status=\"hit\"}"], "1");
     let sets = "larder_command_duration_seconds_bucket{command=\"set\",le=";
     let sets = text.lines().filter_map(|line| line.strip_prefix(sets)?.rsplit_once("} "));
@@ -268,7 +269,7 @@ fn the_memcached_exporter_shows_the_same() {
     }
 }
 
-/// Returns a query as a part of a URL.
+/// Returns a query in percent-encoding, for a URL.
 fn encoded(query: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' => char::from(byte).to_string(),
@@ -362,7 +363,8 @@ fn prometheus_scrapes_a_server() {
     assert_eq!(scraped, samples(&full.metrics()).len() as f64);
 }
 
-/// Clients must not be able to create series, which fill Prometheus' memory.
+/// Whatever clients send, the server must not show new series. Each series takes memory of
+/// Prometheus.
 #[test]
 fn clients_cannot_create_series() {
     let full = Full::start("series");

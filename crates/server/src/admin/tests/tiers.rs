@@ -32,7 +32,8 @@ fn calls_of_both_tiers_appear_within_a_few_seconds() {
         (first["span"].as_u64(), first["bounds"].as_array().unwrap().len()),
         (Some(150), 22)
     );
-    // A step ends three seconds after the first sample.
+    // The first step ends three seconds after the server's first sample, so the loop runs for about
+    // that long.
     let mut client = TcpStream::connect(full.server.addresses()[0]).unwrap();
     let begun = Instant::now();
     let written = loop {

@@ -10,7 +10,8 @@ use larder_protocol::reply;
 /// Nanoseconds in a millisecond.
 const MILLI: u64 = 1_000_000;
 
-/// Takes units of a limit and replies with the decision. Takes either all requested units or none.
+/// Takes all units that the request asks for if the limit allows it, otherwise none. The reply says
+/// which.
 pub(super) fn take(
     x: &mut Execution<'_, '_>,
     target: &Target<'_, '_>,

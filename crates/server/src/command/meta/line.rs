@@ -30,8 +30,9 @@ impl Target<'_, '_> {
         (self.flags.ttl.map(|ttl| x.expiry(ttl)), vivify.map(|vivify| x.expiry(vivify)))
     }
 
-    /// Returns the rule that decides if the client is told to recache the item. Flags take effect
-    /// in the order of the request, so `R` compares with the expiry that a preceding `T` has set.
+    /// Returns the condition under which the reply asks the client to recache the item. Flags take
+    /// effect in the order in which the request has them. So if `T` precedes `R`, then `R` compares
+    /// with the expiry that `T` has set.
     pub(super) fn recache(&self, x: &Execution<'_, '_>) -> Recache {
         let first = self.command.tokens().find(|token| matches!(token[0], b'R' | b'T'));
         let now = x.context.wall(x.session.now());
@@ -40,7 +41,7 @@ impl Target<'_, '_> {
     }
 
     /// Returns the expiry of an item that this command creates. If the command has both `N` and
-    /// `T`, the later flag sets the expiry.
+    /// `T`, the last of these flags in the request sets the expiry.
     pub(super) fn expiry_of_new(&self, x: &Execution<'_, '_>, vivify: i32) -> Expiry {
         let last = self.command.tokens().filter(|token| matches!(token[0], b'N' | b'T')).last();
         match (last.map(|token| token[0]), self.flags.ttl) {
@@ -54,7 +55,8 @@ impl Target<'_, '_> {
 /// long as an opaque token.
 pub(super) const LINE_MAX: usize = 1024;
 
-/// A reply line that is being written to the output's room. The caller must then
+/// A reply line that is being written into memory of the output. `room` is this memory, which
+/// [`OutputBuffer::room`] returns. When the line is complete, the caller must
 /// [`advance`](OutputBuffer::advance) the output by the length that [`Line::finish`] returns.
 pub(super) struct Line<'l> {
     pub(super) room: &'l mut [u8],

@@ -240,8 +240,9 @@ fn a_refused_long_value_does_not_disturb_the_next_request() {
     check(&mut client, b"delete k0\r\n", b"DELETED\r\n");
 }
 
-/// If a full server cannot write an item that a request needs, such as a touch, the reply must be
-/// an error. A miss would be wrong, because the item exists or should have been created.
+/// A touch and some other requests write the item again. If a full server has no space for it, the
+/// reply must be an error. A miss would be wrong, because the item exists or should have been
+/// created.
 #[test]
 fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     let memory = 64 << 20;
@@ -264,8 +265,8 @@ fn requests_that_need_memory_get_an_error_and_not_a_miss() {
     check(&mut client, b"mg n T100\r\n", refused);
     check(&mut client, b"mg none N100 v\r\n", refused);
     check(&mut client, b"mg none v\r\n", b"EN\r\n");
-    // An error must end the reply, even after answers to earlier keys. The rest of the line must be
-    // skipped.
+    // If a touch of one key is refused, the error must end the reply, even after answers to the
+    // keys before it. The server must skip the remaining keys of the request.
     let long = [b"gat 100 missing", &b" n none"[..].repeat(1000)[..], b"\r\n"].concat();
     check(
         &mut client,

@@ -34,8 +34,8 @@ impl Budget for Meter {
     }
 }
 
-/// The commits of three lanes. `issued` and `ended` have the last issued and the last ended commit
-/// of each lane. `failed` has the lane and the position of every failed commit.
+/// The commits of three lanes. `issued` and `ended` have the numbers of the last issued and the
+/// last ended commit of each lane. `failed` has the lane and the number of every failed commit.
 #[derive(Default)]
 struct Commits {
     issued: [u64; 3],
@@ -63,7 +63,8 @@ impl Commits {
         }
     }
 
-    /// Returns the commit of a change: either a new commit, or the last one of the same lane.
+    /// Returns the commit of a change in a random lane: either a new commit of this lane, or its
+    /// last one.
     fn issue(&mut self, random: &mut Random) -> CommitPoint {
         let stream = random.below(3) as u32;
         let issued = &mut self.issued[stream as usize];
@@ -96,8 +97,8 @@ fn points(all: &[CommitPoint]) -> Points {
 struct Reply {
     bytes: Vec<u8>,
     points: Vec<CommitPoint>,
-    /// The replacement for the reply if its commit fails. `None` for a retrieval, because the
-    /// worker executes a retrieval again.
+    /// What replaces the reply if a commit that it waits for fails. `None` for a retrieval, because
+    /// the worker executes a retrieval again.
     repair: Option<Vec<u8>>,
 }
 
@@ -115,8 +116,8 @@ struct World {
 }
 
 impl World {
-    /// Makes calls as an event loop would. If the commit that the first gate waits for has already
-    /// ended, the loop calls again at once.
+    /// Calls [`call`](Self::call) as an event loop would call the service: again at once while the
+    /// commits that the first gate waits for have already ended.
     fn go_on(&mut self, random: &mut Random) {
         let commands = random.below(6);
         self.call(random, commands);

@@ -51,7 +51,7 @@ impl Server {
     }
 
     /// Makes the device hold back syncs, sends `request`, and waits until the device holds back the
-    /// sync of its commit.
+    /// sync of the commit that this request needs.
     fn stall(&self, client: &mut TcpStream, request: &[u8]) {
         self.device.hold(Operation::Sync);
         client.write_all(request).unwrap();
@@ -170,7 +170,8 @@ fn waiting_clients_get_an_error_and_a_failed_device_is_retried() {
         server.device.mend();
         let mut replies = BufReader::new(client.try_clone().unwrap());
         let mut line = String::new();
-        // The server retries the device itself, a few times per second.
+        // Sets succeed only after the server has tried the device again. It does so a few times per
+        // second, without being asked.
         for _ in 0..100_000 {
             client.write_all(b"set a 0 0 1\r\nw\r\n").unwrap();
             line.clear();

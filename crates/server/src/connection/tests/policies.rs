@@ -30,8 +30,8 @@ fn a_policy_decides_and_counts() {
     assert_eq!(counts(b"shadow").map(|(_, count)| count), [0, 0, 0, 1]);
 }
 
-/// A policy for a prefix must apply to plain increments in all dialects: it counts them and sets
-/// the expiry of new counters. It must never refuse them.
+/// A policy for a prefix must also apply to plain increments, in all dialects. Such a policy counts
+/// the increments and sets the expiry of new counters, but never refuses an increment.
 #[test]
 fn increments_below_a_prefix_create_counters_that_expire() {
     let mut worker = worker();

@@ -1,6 +1,6 @@
-//! Tests if the old item stays after a refused write. A refused set removes the old item, so that
-//! no client reads a value that the writer assumes to be replaced. Only a store that never evicts
-//! keeps the old item.
+//! Tests whether an item keeps its old value when a write to it is refused. A refused set removes
+//! the old value, so that no client reads a value that the writer assumes to be replaced. A store
+//! that never evicts is the exception: there the old value stays.
 
 use super::commits::store_options;
 use super::{Client, shown, worker_with};
@@ -16,7 +16,7 @@ const LENGTHS: [usize; 3] = [3_000, 20_000, 700_000];
 /// Number of items with a short value, which the tests try to overwrite.
 const ITEMS: usize = 400;
 
-/// The largest number of attempts to overwrite an item until one is refused.
+/// The largest number of items that a check overwrites until the server refuses a write.
 const TRIES: usize = 30;
 
 const REFUSALS: [&str; 2] = ["out of memory", "store is full"];
@@ -59,8 +59,8 @@ fn is_refused(reply: &[u8]) -> bool {
     REFUSALS.iter().any(|refusal| reply.contains(refusal))
 }
 
-/// Overwrites items until a write is refused. Then checks that the item's old value is still there
-/// if `kept` is true, and gone otherwise.
+/// Overwrites one item after another until a write is refused. Then checks that the old value of
+/// this item is still there if `kept` is true, and gone otherwise.
 fn check(worker: &mut Worker, next: &mut usize, kept: bool, request: impl Fn(&str) -> Vec<u8>) {
     for _ in 0..TRIES {
         let key = format!("item:{next}");
@@ -94,8 +94,8 @@ fn check_all(options: Options, removes: bool) {
     fill(&mut worker);
     let mut next = 0;
     for len in LENGTHS {
-        // When the server refuses one of these commands, it removes the old value: a meta set in
-        // any mode, or `set`. The other classic commands (below) keep the old value.
+        // A refused `set` removes the old value, and so does a refused meta set in any mode. A
+        // refused `replace`, `append` or `cas` keeps the old value.
         for command in ["set", "", "MR", "MA"] {
             check(&mut worker, &mut next, !removes, |key| text(command, key, len));
         }

@@ -12,9 +12,9 @@ use std::task::Waker;
 const ITEMS: usize = 5000;
 /// The output limit of a connection, in bytes.
 const LIMIT: usize = 4096;
-/// Time without progress after which a dump may lose its place to a new dump, in seconds. The
-/// server allows 10 s, and a part of a second in which the client receives the few bytes that were
-/// sent.
+/// Seconds without progress after which a new dump may replace a running one. The server waits 10 s
+/// after the time by which the client could have read all sent bytes. Here a client could read them
+/// in less than a second.
 const STALLED: u32 = 11;
 
 /// A worker with a clock that the test advances.
@@ -121,8 +121,8 @@ fn a_stalled_dump_gives_its_place_to_another() {
     assert_eq!(world.read_all(&mut fifth), Flow::Read);
     assert!(fifth.is_whole());
 
-    // One of the two stalled dumps has lost its place, and its connection must be closed. All other
-    // dumps must be complete.
+    // The fifth dump has replaced one of the two stalled dumps. The connection of the replaced dump
+    // must be closed, and all other dumps must be complete.
     let ends: Vec<Flow> = idle.iter_mut().map(|dumping| world.read_all(dumping)).collect();
     assert_eq!((ends[0], ends[2]), (Flow::Read, Flow::Read), "who reads loses nothing");
     let closed = [1, 3].into_iter().filter(|&at| ends[at] == Flow::Close);
@@ -130,7 +130,7 @@ fn a_stalled_dump_gives_its_place_to_another() {
     for (dumping, end) in idle.iter().zip(&ends) {
         assert_eq!(dumping.is_whole(), *end == Flow::Read);
     }
-    // All dumps have ended, so all places must be free again.
+    // All dumps have ended, so four new ones must be able to run at the same time.
     assert!((0..4).all(|_| world.ask().has_begun()));
 }
 

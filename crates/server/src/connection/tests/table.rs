@@ -60,7 +60,7 @@ fn unescape(text: &[u8]) -> (u8, &[u8]) {
     }
 }
 
-/// Runs the table with `limit` as the output limit and with inputs cut into pieces of `piece`
+/// Runs the table with an output limit of `limit` bytes, and with inputs cut into pieces of `piece`
 /// bytes.
 fn run(limit: usize, piece: usize) {
     let mut worker = worker();

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::BODY;
 use crate::limit_port::call::PATIENCE;
 
-/// The length of the frame's head, in bytes.
+/// The length of what precedes the message in a gRPC frame, in bytes.
 const HEAD: usize = 5;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -65,8 +65,8 @@ pub(super) async fn receive(request: Request<Incoming>) -> Result<Option<Vec<u8>
     }
 }
 
-/// Returns the bytes of a body; `None` if there are more than [`BODY`]. They are copied, because
-/// each piece of a body keeps the whole buffer that it was received in.
+/// Returns the bytes of a body; `None` if there are more than [`BODY`]. Copies the bytes, because a
+/// piece of a body keeps the whole buffer in memory that it was received in.
 async fn collect(mut body: Incoming) -> Result<Option<Vec<u8>>, GrpcError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {

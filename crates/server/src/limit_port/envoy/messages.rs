@@ -10,7 +10,7 @@ pub(super) struct RateLimitRequest {
     pub(super) domain: String,
     #[prost(message, repeated, tag = "2")]
     pub(super) descriptors: Vec<RateLimitDescriptor>,
-    /// The units that each descriptor takes; 0 stands for 1.
+    /// The units that each descriptor without a number of its own takes; 0 stands for 1.
     #[prost(uint32, tag = "3")]
     pub(super) hits_addend: u32,
 }
@@ -22,10 +22,11 @@ pub(super) struct RateLimitDescriptor {
     /// A limit that replaces the policy's limit for this request.
     #[prost(message, optional, tag = "2")]
     pub(super) limit: Option<RateLimitOverride>,
-    /// The units that this descriptor takes. An integer stands for `google.protobuf.UInt64Value`.
+    /// The units that this descriptor takes; `None` stands for the number in the request. prost
+    /// represents Envoy's `google.protobuf.UInt64Value` as an integer.
     #[prost(message, optional, tag = "3")]
     pub(super) hits_addend: Option<u64>,
-    /// True if the units are to be given back.
+    /// True if the client wants to give the units back.
     #[prost(bool, tag = "4")]
     pub(super) is_negative_hits: bool,
 }
@@ -72,7 +73,7 @@ pub(super) enum Code {
 pub(super) struct DescriptorStatus {
     #[prost(enumeration = "Code", tag = "1")]
     pub(super) code: i32,
-    /// Absent if no policy describes the descriptor.
+    /// Absent if no policy limits the descriptor.
     #[prost(message, optional, tag = "2")]
     pub(super) current_limit: Option<RateLimit>,
     #[prost(uint32, tag = "3")]

@@ -2,13 +2,12 @@
 //! gRPC, that is, over HTTP/2 without TLS.
 //!
 //! The service has one method, and each call is one message in each direction. So `grpc.rs`
-//! implements gRPC's framing in a few lines. The connections below it are ordinary connections of
-//! the limit port, so the port's limits apply to them.
+//! implements gRPC's framing in a few lines. gRPC calls arrive on ordinary connections of the limit
+//! port, so the port's limits apply to these connections.
 //!
-//! Envoy lets a request pass if the service answers with an error, unless it is configured
-//! otherwise. The clients of Envoy can choose values of descriptors. So no value that a client
-//! chooses may lead to an error. A request with a value that is too long is refused as over the
-//! limit.
+//! By default, Envoy lets a request pass if the service answers with an error. The clients of Envoy
+//! can choose values of descriptors. So no value that a client chooses may lead to an error. A
+//! request with a value that is too long is refused as over the limit.
 
 mod grpc;
 mod messages;
@@ -45,8 +44,8 @@ const AT_ONCE: usize = 4;
 
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Units of time by their numbers in `envoy.type.v3.RateLimitUnit`, in seconds. A month has 30 days
-/// and a year 365, as in Envoy's own rate limit service.
+/// The units of time of `envoy.type.v3.RateLimitUnit`: the number of each unit there, and its
+/// length in seconds. A month has 30 days and a year 365, as in Envoy's own rate limit service.
 const UNITS: [(i32, u64); 7] = [
     (1, 1),
     (2, 60),
@@ -70,8 +69,8 @@ enum Rule {
     Limited(LimitRequest),
 }
 
-/// Answers an HTTP/2 request. Calls `begin` once the whole request has arrived, and keeps the
-/// returned guard until the reply.
+/// Answers an HTTP/2 request. Calls `begin` once the whole request has arrived. The guard that
+/// `begin` returns lives until the reply, and counts the request as being executed.
 pub(super) async fn answer<G>(
     request: Request<Incoming>,
     server: &Callee,
@@ -105,7 +104,8 @@ pub(super) async fn answer<G>(
     }
 }
 
-/// Calls `count` with the counters of requests that no policy counts.
+/// Calls `count` with the counters for requests and descriptors that the counters of no policy
+/// include.
 fn count(server: &Callee, count: impl FnOnce(&ProxyCounters)) {
     if let Some(context) = server.running.context() {
         count(context.policies().proxies());
@@ -209,8 +209,8 @@ fn undecided(why: Undecided) -> GrpcError {
     GrpcError::new(status, why.to_string())
 }
 
-/// Executes the rules of a request, which share the deadline `end`. Each descriptor takes its units
-/// even if another one is refused.
+/// Executes the rules of all descriptors of a request until the deadline `end`. Each descriptor
+/// takes its units even if another descriptor is refused.
 async fn decide(
     rules: Vec<Rule>,
     server: &Callee,
@@ -226,8 +226,9 @@ async fn decide(
     answered(decisions)
 }
 
-/// Returns the reply with these decisions. If one descriptor is refused, the reply is a refusal
-/// even if another one has no decision. An error would let the request pass.
+/// Returns the reply with these decisions. If a descriptor is refused, the reply is a refusal, even
+/// if another descriptor has no decision: Envoy would let the request pass if the reply were an
+/// error.
 fn answered(
     decisions: Vec<Result<Option<Decided>, GrpcError>>,
 ) -> Result<RateLimitResponse, GrpcError> {
@@ -298,7 +299,7 @@ fn headers<'r>(refusals: impl Iterator<Item = (&'r Policy, &'r Decision)>) -> Ve
         headers.push(header("ratelimit", limits.join(", ")));
     }
     // A refusal without a time means that the request may never pass. If there is such a refusal,
-    // this header is left out.
+    // the reply has no `retry-after`.
     let retry = retries.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default();
     if let Some(retry) = retry.into_iter().max() {
         headers.push(header("retry-after", retry.div_ceil(NANOS).to_string()));

@@ -136,7 +136,7 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         let ask = format!("big {total}\necho after\n");
         client.write_all(ask.as_bytes()).unwrap();
         until("the output stalls", || server.sum(|c| &c.output_stalls) > 0);
-        // Meanwhile other clients must be served.
+        // While this client's output stalls, other clients must be served.
         ping(&mut server.connect(), "other\n");
         // At some point the loop must stop receiving this client's input, so that a write would
         // block.
@@ -165,8 +165,8 @@ fn a_slow_reader_is_not_read_from_and_loses_nothing() {
         assert!(server.valve.longest_output.load(SeqCst) < limit + 2000);
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(read_to_end(&mut client).iter().filter(|b| **b == b'\n').count(), {
-            // No flood line may get a reply, not even the last one, of which the client may have
-            // sent only a part.
+            // The service never replies to a `flood` line. This includes the last one, of which the
+            // client may have sent only a part.
             0
         });
         server.stop();
@@ -269,9 +269,10 @@ fn slow_steps_do_not_add_up_in_a_turn() {
         for client in &mut clients {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
-        // After its first line, a client's connection continues from the ready list, one line per
-        // step. A step takes longer than the time limit for all steps of a turn, so a turn may
-        // serve only one line. Without the limit, one turn would serve a line of every client.
+        // The loop serves a client's first line when the line arrives, and each further line in a
+        // step of its own. One step takes longer than the time limit for all steps of a turn, so a
+        // turn serves only one further line. Without the limit, one turn would serve a line of
+        // every client.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;
         assert!(turns >= CLIENTS * LINES / 2, "{turns} turns");
         server.stop();
@@ -295,7 +296,8 @@ fn parked_connections_wait_for_the_waker() {
         clients[1].shutdown(Shutdown::Write).unwrap();
         drop(clients.pop());
         ping(&mut server.connect(), "others go on\n");
-        // After a wake-up while the valve is closed, all connections must park again.
+        // The service parks `park` lines until the test opens the valve. So after a wake-up before
+        // that, all connections must park again.
         server.wakers[0].wake_by_ref();
         until("they are parked again", || server.valve.parked.load(SeqCst) >= 20);
         server.open_valve();
@@ -327,8 +329,8 @@ fn closing_sends_all_replies_without_a_reset() {
     on_both(|options| {
         let server = Server::start(options);
         let mut client = server.connect();
-        // Many unread bytes follow the line that closes the connection. The client must receive all
-        // replies before that line all the same.
+        // Many unread bytes follow the line that closes the connection. The client must still
+        // receive the replies to all earlier lines.
         let mut lines = b"big 500000\nclose\n".to_vec();
         lines.extend_from_slice("never answered\n".repeat(20_000).as_bytes());
         let mut writer = client.try_clone().unwrap();

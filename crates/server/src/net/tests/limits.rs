@@ -80,8 +80,9 @@ fn limits_change_while_the_workers_run() {
         server.control.set_limits(1, None);
         ping(&mut second, "still here\n");
         assert_eq!(read_to_end(&mut server.connect()), refused);
-        // Without an idle timeout the worker sleeps, and the time that it last read from the clock
-        // grows old. A timeout that is set during this sleep must not close the connection early.
+        // Without an idle timeout the worker sleeps and does not read the clock. A timeout that is
+        // set during this sleep must not close the connection early, although the worker's last
+        // reading of the clock is old.
         let begun = Instant::now();
         std::thread::sleep(Duration::from_millis(200));
         server.control.set_limits(1, Some(Duration::from_secs(1)));
@@ -160,8 +161,9 @@ fn the_connection_that_keeps_most_is_closed() {
         }
         until("all are kept", || budget.used.load(SeqCst) >= 20 * 64 + 5000);
         budget.limit.store(4000, SeqCst);
-        // The input of one polite client makes its worker notice the excess. Both deaf clients must
-        // then be closed, whichever worker serves the polite client.
+        // The `deaf` clients do not read their long replies. When one of the other clients sends
+        // more input, its worker notices that the connections exceed the budget. Both deaf clients
+        // must then be closed, even if another worker serves them.
         polite[0]
             .write_all(b", and more of it, which needs more memory than there is for it")
             .unwrap();
@@ -215,8 +217,8 @@ fn clients_that_flood_slow_commands_are_closed() {
 fn two_workers_carry_ten_thousand_connections() {
     let limit = socket_limit();
     on_both(|mut options| {
-        // This process holds both ends of every connection, and other tests use descriptors at the
-        // same time.
+        // A connection needs two descriptors, because this process holds both ends. 2000
+        // descriptors are left for other tests that run at the same time.
         let n = 10_000.min((limit - 2_000) / 2);
         options.max_connections = n;
         let server = Server::with_workers(options, 2);

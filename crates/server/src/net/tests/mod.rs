@@ -169,7 +169,7 @@ impl Lines {
                 output.extend(text);
             }
             if text.starts_with(b"next flood") {
-                // The pause makes this line a slow command.
+                // The pause stands for a command that takes 50 µs.
                 std::thread::sleep(Duration::from_micros(50));
             }
             if text.starts_with(b"next slow") {
@@ -270,7 +270,8 @@ fn on_both(test: impl Fn(Options)) {
     }
 }
 
-/// Polls until `condition` is true. For conditions without an event that the test could wait for.
+/// Polls until `condition` is true. Tests use this function when no event tells them that the
+/// condition is true.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

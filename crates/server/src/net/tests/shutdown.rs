@@ -46,7 +46,9 @@ fn shutdown_gives_up_only_clients_with_half_a_command() {
             server.valve.parked.load(SeqCst) > 0 && server.sum(|c| &c.output_stalls) > 0
         });
         server.control.shut_down(PATIENCE);
-        // Both connections must close long before the sockets' timeout, which equals `PATIENCE`.
+        // The server gives up the two clients that have sent half a command after
+        // `unfinished_grace`, so both reads must end long before the sockets' read timeout,
+        // `PATIENCE`.
         let start = Instant::now();
         assert_eq!(read_to_end(&mut line), b"");
         assert_eq!(read_to_end(&mut body), b"");

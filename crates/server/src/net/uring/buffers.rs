@@ -1,7 +1,7 @@
 //! Buffers that the kernel fills with arriving bytes. All connections of a worker share them, so a
-//! connection that waits for input owns no buffer. Invariant: a buffer belongs to the kernel from
-//! the moment when the ring's tail moves past the buffer's entry until a completion names the
-//! buffer.
+//! connection that waits for input owns no buffer. Invariant: a buffer belongs to the kernel once
+//! the tail of the buffer ring has moved past the buffer's entry. It belongs to the worker again
+//! once the completion of a receive names the buffer.
 
 use std::io;
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ impl BufferRing {
         assert!(entries.is_power_of_two());
         let table = usize::from(entries) * size_of::<BufRingEntry>();
         let mapped = table + usize::from(entries) * size;
-        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
+        // SAFETY: the call creates a new anonymous mapping at an address that the kernel chooses.
         let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -46,8 +46,8 @@ impl BufferRing {
         }
         let memory = NonNull::new(memory.cast::<u8>()).expect("a mapping is never at address 0");
         let mut buffers = BufferRing { memory, mapped, entries, size, tail: 0 };
-        // SAFETY: the table begins at a page, is large enough, and lives until the mapping is
-        // removed, which is after the ring was dropped.
+        // SAFETY: the table begins at a page and is large enough. It lives until this `BufferRing`
+        // removes the mapping, and the `IoUring` is dropped before that.
         unsafe {
             let table = memory.as_ptr() as u64;
             ring.submitter().register_buf_ring_with_flags(table, entries, Self::GROUP, 0)?;
@@ -62,7 +62,7 @@ impl BufferRing {
     fn address(&self, buffer: u16) -> *mut u8 {
         debug_assert!(buffer < self.entries);
         let table = usize::from(self.entries) * size_of::<BufRingEntry>();
-        // SAFETY: `buffer` is below `entries`, so this stays within the mapping.
+        // SAFETY: `buffer` is below `entries`, so the address is within the mapping.
         unsafe { self.memory.as_ptr().add(table + usize::from(buffer) * self.size) }
     }
 
@@ -70,9 +70,9 @@ impl BufferRing {
     #[inline]
     pub(super) fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(buffer < self.entries && len <= self.size);
-        // SAFETY: the bytes lie within the mapping, as asserted, and are initialised by the kernel
-        // or as zero pages. The kernel does not write to them until `give_back`, which needs
-        // `&mut self`.
+        // SAFETY: the bytes lie within the mapping, as asserted. They are initialised: a new
+        // mapping is zero, and the kernel writes received bytes to it. The kernel does not write to
+        // them until `give_back`, which needs `&mut self`.
         unsafe { std::slice::from_raw_parts(self.address(buffer), len) }
     }
 
@@ -90,8 +90,8 @@ impl BufferRing {
     }
 
     fn publish(&mut self) {
-        // SAFETY: the tail is within the mapping, is aligned, and is shared with the kernel only as
-        // an atomic.
+        // SAFETY: the tail is within the mapping and is aligned. While the kernel shares it, all
+        // accesses to it are atomic.
         let tail = unsafe {
             let tail = BufRingEntry::tail(self.memory.as_ptr().cast());
             AtomicU16::from_ptr(tail.cast_mut())
@@ -109,7 +109,8 @@ impl BufferRing {
 
 impl Drop for BufferRing {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned by this value; its owner has ended all receives before.
+        // SAFETY: this value owns the mapping. No receive uses the buffers any more, because this
+        // value outlives all receives.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), self.mapped) };
     }
 }

@@ -60,9 +60,9 @@ impl<S: Service> Uring<S> {
 
     fn attach(&mut self, socket: OwnedFd, served: bool) -> io::Result<()> {
         if !served && !self.core.may_linger() {
-            // Closes the rejected client at once. Its input is read first, because the kernel
-            // resets a connection that is closed with unread input, and the reset might overtake
-            // the error reply.
+            // Closes the connection at once, without lingering. The client has been sent an error
+            // reply. The input is read first: on a close with unread input, the kernel resets the
+            // connection, and the reset might overtake the reply.
             let _ = transport::receive(&socket, &mut self.input);
             return Ok(());
         }
@@ -100,8 +100,9 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes all connections that have no command or reply in flight, and all lingering ones.
-    /// Every other connection is closed once its commands are answered.
+    /// Closes all connections that have no command or reply in flight. Also closes those that
+    /// linger: they only wait until their clients end their input. Every other connection is closed
+    /// once its commands are answered.
     fn stop(&mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             let Some(connection) = self.core.connections.get_mut(key) else { continue };
@@ -118,8 +119,8 @@ impl<S: Service> Uring<S> {
         let Some(wait) = self.core.wait_limit() else { return Ok(()) };
         if self.core.next_tick() < self.tick_at {
             self.tick_at = self.core.next_tick();
-            // The time is rounded up, because the timer has a finer resolution than the coarse
-            // clock that ticks depend on.
+            // The timer is more exact than the coarse clock that decides if a tick is due. Without
+            // the added millisecond, the timer might end just before the tick is due.
             *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
             // SAFETY: `tick_time` is boxed, and is not changed before the next turn submits it.
             unsafe { self.ring.tick(&raw const *self.tick_time)? };

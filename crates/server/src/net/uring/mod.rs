@@ -4,8 +4,8 @@
 //!
 //! A send does not wait for the socket: it completes, perhaps in part, while it is submitted. The
 //! connection keeps the bytes that the socket did not take, and sends them once the socket is
-//! reported writable, as in the epoll loop. So the kernel never uses memory of a connection during
-//! a wait.
+//! reported writable, as in the epoll loop. So the kernel never uses a connection's own buffers
+//! while the loop waits for events.
 //!
 //! A multishot receive fills as many buffers as the socket has bytes for, all in one turn. A client
 //! that fills several buffers in a row would delay the other connections. So the loop reads the
@@ -42,14 +42,13 @@ const BUFFER_SIZE: usize = 8 << 10;
 /// After this many full buffers in a row, a connection counts as bulk: the loop reads its socket by
 /// system call.
 const BULK_AFTER: u8 = 4;
-/// The loop stops receiving for a connection that holds more than this many bytes of input.
+/// The loop stops receiving for a connection with more than this many bytes of unprocessed input.
 const PAUSE_ABOVE: usize = MAX_INPUT_HELD;
-/// The loop stops receiving for a parked connection that holds more than this many bytes of input.
-/// While all connections together use more than half of the budget, this limit applies to every
-/// connection.
+/// The loop stops receiving for a parked connection with more than this many bytes of unprocessed
+/// input. While the buffers of all connections use more than half of their budget, this limit
+/// applies to every connection.
 const PAUSE_PARKED_ABOVE: usize = BUFFER_SIZE;
-/// The longest time for which the loop, at its end, waits for the kernel to complete the last
-/// operations.
+/// When the loop ends, it waits at most this long for the kernel to complete the last operations.
 const REAP: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +64,7 @@ enum Receiving {
 #[derive(Debug, Default)]
 struct InFlight {
     receiving: Receiving,
-    /// Number of full buffers that arrived since the last one that was not full.
+    /// Number of full buffers that have arrived in a row. A buffer that is not full sets it to 0.
     full: u8,
     /// True if the last receive filled its buffer, so that the socket most probably has more bytes.
     readable: bool,
@@ -107,12 +106,14 @@ struct Uring<S: Service> {
     buffers: BufferRing,
     staging: Staging,
     core: Core<S, InFlight>,
-    /// Memory in which held input is joined with arriving input.
+    /// Memory in which the loop puts new input behind the unprocessed input of a connection,
+    /// because the service needs all of it in one piece.
     input: Box<[u8]>,
     replies: OutputMemory,
     /// For each listener, true if an accept is in the ring.
     accepting: Vec<bool>,
-    /// The time of the earliest tick in the ring, in coarse milliseconds; `u64::MAX` without one.
+    /// The time at which the earliest timeout in the ring ends the wait, in milliseconds of the
+    /// coarse clock. `u64::MAX` if the ring has no timeout.
     tick_at: u64,
     tick_time: Box<Timespec>,
 }
@@ -195,7 +196,8 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Closes connections if all connections together keep too many bytes.
+    /// Closes some connections if all connections together keep more input and replies than the
+    /// budget allows.
     #[inline]
     fn relieve(&mut self) -> io::Result<()> {
         if self.core.budget_check_due {
@@ -313,7 +315,7 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Sends the replies. If there are none, continues at once.
+    /// Sends the replies. If there are none, continues the connection at once.
     #[inline]
     fn transmit(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
@@ -377,8 +379,8 @@ impl<S: Service> Uring<S> {
         let goes_on =
             connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
         if goes_on && !gone {
-            // The connection goes to the end of the ready list, so that connections that have
-            // waited for longer continue first.
+            // The connection has more to do. It goes to the end of the ready list, so that the
+            // connections already in the list continue first.
             self.core.queue(key);
             return Ok(());
         }
@@ -486,8 +488,9 @@ impl<S: Service> Uring<S> {
         Ok(false)
     }
 
-    /// Called when all received input of a connection is processed and answered. Receives more,
-    /// unless the connection ends.
+    /// Called when all received input of a connection is processed and answered. Ends the
+    /// connection if the client has ended its input, or if the workers stop and nothing is in
+    /// flight. Otherwise receives more input.
     #[inline]
     fn settle(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();
@@ -533,7 +536,8 @@ impl<S: Service> Uring<S> {
         self.ring.cancel(Op::Receive, key)
     }
 
-    /// Closes a connection for the service, after all replies were sent.
+    /// Begins to end a connection as the service asked. Called when all its replies were sent. If
+    /// the client has not ended its input yet, the connection lingers until it does.
     fn finish(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.ended || self.core.order == Order::Stop {
@@ -544,7 +548,8 @@ impl<S: Service> Uring<S> {
         self.linger(key)
     }
 
-    /// Receives and discards the input of a lingering connection, until the client ends its input.
+    /// Receives and discards the input of a connection that the server has ended, until the client
+    /// ends its input too.
     fn linger(&mut self, key: u32) -> io::Result<()> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.gone {
@@ -566,7 +571,7 @@ impl<S: Service> Uring<S> {
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         if connection.io.operations > 0 {
             connection.io.gone = true;
-            // The shutdown of the socket completes all operations that wait for it.
+            // Shutting down the socket completes all operations that wait for the socket.
             transport::abort(&connection.socket);
         } else {
             self.core.remove(key);
@@ -574,7 +579,8 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    /// Drops all connections, and waits until the kernel has completed their operations.
+    /// Drops all connections, and waits at most [`REAP`] until the kernel has completed their
+    /// operations.
     fn close(mut self) -> io::Result<()> {
         for key in 0..self.core.connections.bound() {
             self.drop_connection(key)?;
@@ -595,7 +601,8 @@ impl<S: Service> Uring<S> {
             }
         }
         if self.core.connections.len() > 0 {
-            // The kernel may still write to this memory, so it is leaked instead of freed.
+            // Operations of the remaining connections are still in flight, and the kernel may still
+            // use this memory. So it is leaked instead of freed.
             std::mem::forget(self.buffers);
             std::mem::forget(self.staging);
         }

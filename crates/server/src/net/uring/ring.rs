@@ -19,8 +19,8 @@ const COMPLETIONS: u32 = 8 << 10;
 /// `IORING_ENTER_GETEVENTS`: makes the kernel do its deferred work in the call that has this flag.
 const GET_EVENTS: u32 = 1;
 
-/// The kind of an operation. The kind passes through the kernel in the low byte of the user data.
-/// The connection's key is in the bits above it.
+/// The kind of an operation. The kernel copies an operation's user data to its completions. The low
+/// byte of the user data is the kind, and the connection's key is in the bits above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -63,10 +63,12 @@ pub(super) struct Ring {
     ring: IoUring,
 }
 
-/// Returns an error only if the loop cannot continue after this result of a system call.
+/// Checks the result of a call that enters the ring. Returns an error only if the loop cannot
+/// continue.
 fn entered(result: io::Result<usize>) -> io::Result<()> {
-    // With these codes the loop can continue: the time is over, the call was interrupted, or the
-    // kernel accepts no more operations until the caller has taken completions, which it does next.
+    // With these codes the loop can continue. The time limit of the wait has passed (`ETIME`), or
+    // the call was interrupted (`EINTR`), or the kernel accepts no operations until completions are
+    // taken. The callers take them next.
     let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
     match result {
         Err(error) if !error.raw_os_error().is_some_and(|code| passing.contains(&code)) => {
@@ -112,7 +114,8 @@ impl Ring {
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let want = u32::from(wait);
-        // SAFETY: passes no argument; the memory of queued operations is alive, as `push` requires.
+        // SAFETY: the call passes no argument. The memory of queued operations is alive, as `push`
+        // requires.
         let result = unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(queued, want, GET_EVENTS, None)
         };
@@ -148,11 +151,12 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// The memory to which the operation points must live until the operation's last completion.
+    /// The memory to which the operation points must live as long as the kernel uses it: until the
+    /// operation's last completion, or until the submission if the kernel copies it then.
     unsafe fn push(&mut self, entry: squeue::Entry, op: Op, key: u32) -> io::Result<()> {
         let entry = entry.user_data(user_data(op, key));
         loop {
-            // SAFETY: the caller keeps the memory alive until the last completion.
+            // SAFETY: the caller keeps the memory alive as long as the kernel uses it.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }

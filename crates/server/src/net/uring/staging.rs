@@ -3,11 +3,11 @@
 //! completes. So the bytes of all sends are copied one after the other into chunks. A chunk is
 //! reused once all its sends have completed.
 
-/// The longest reply that is copied here, in bytes. A longer reply is sent by its own system call,
-/// because copying it would cost more than the call.
+/// The longest reply that is copied into a chunk, in bytes. A longer reply is sent by its own
+/// system call, because copying it would cost more than the call.
 pub(super) const STAGED_MAX: usize = 4 << 10;
 const CHUNK: usize = 64 << 10;
-/// Number of chunks that are kept for later replies, even if none of their sends are in flight.
+/// Up to this many chunks are kept for later replies although they have no sends in flight.
 const KEPT: usize = 8;
 
 /// The location of staged bytes.
@@ -149,8 +149,8 @@ mod tests {
         let burst: Vec<Staged> = (0..10_000).map(|_| staging.stage(&[7; STAGED_MAX])).collect();
         assert!(staging.chunks.len() > 500);
         burst.into_iter().for_each(|at| staging.release(at));
-        // Later replies use the first free chunk, so the other chunks that the burst needed can be
-        // freed.
+        // Later replies use the first free chunk. So the other chunks, which only the burst of
+        // replies above needed, can be freed.
         for _ in 0..100 {
             let at = staging.stage(&[8; STAGED_MAX]);
             staging.release(at);

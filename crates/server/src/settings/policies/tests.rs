@@ -135,8 +135,8 @@ fn errors_name_the_line_and_say_what_to_do() {
         ("budget = 1\n[[limit]]\nname = 'a'\nbudget = 1", "line 9: limit \"a\": name: an earlier"),
     ];
     for (text, expected) in cases {
-        // A case that begins with `budget` is the end of a second policy, which follows the policy
-        // `good`. The case then begins in line 7 of the file.
+        // A text that begins with `budget` completes a second policy, named `b`, which follows the
+        // policy `good`. The first line of such a text is line 7 of the file.
         let text = match text.starts_with("budget") {
             true => format!("{good}[[limit]]\nname = 'b'\n{text}"),
             false => text.to_owned(),
@@ -174,8 +174,8 @@ fn differences_name_policies_that_come_change_and_go() {
     assert!(here.policy_differences(&here.clone()).is_empty());
 }
 
-/// A descriptor's key must not begin with the prefix of another policy. Otherwise clients of a
-/// proxy could use up the limiters of that policy.
+/// The item key made from a descriptor must not begin with the prefix of another policy. With such
+/// a key, clients of a proxy could use up the limiters of the other policy.
 #[test]
 fn descriptors_do_not_reach_other_prefixes() {
     let read = |prefix: &str, descriptor: &str, other: &str| {
@@ -185,7 +185,8 @@ fn descriptors_do_not_reach_other_prefixes() {
              domain = 'd'\ndescriptor = [{descriptor}]\n"
         ))
     };
-    // The values `b` and `x` of two entries would give the key `a/b/x`.
+    // The values `b` and `x` of two entries would give the item key `a/b/x`, which begins with the
+    // prefix of the other policy.
     let expected = "larder.toml: line 8: limit \"b\": prefix: keys of its descriptors could begin \
                     with \"a/b/\", the prefix of \"a\": give it a prefix that no other one begins with";
     assert_eq!(read("a/", "'k', 'l'", "a/b/").unwrap_err(), expected);

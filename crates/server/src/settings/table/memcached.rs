@@ -1,6 +1,6 @@
-//! The flags of memcached that the other tables of settings lack. Some tune mechanisms, most of
-//! which Larder does not have. The rest are refused, because Larder can neither support nor ignore
-//! them.
+//! The flags of memcached that the other tables of settings lack. Some flags tune mechanisms, and
+//! Larder lacks most of these mechanisms. The other flags are refused, because Larder can neither
+//! support nor ignore them.
 
 use super::super::extended;
 use super::super::setting::Group::{Refused, Tuning};

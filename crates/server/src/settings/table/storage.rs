@@ -72,7 +72,8 @@ pub(super) static SETTINGS: &[Setting] = &[
         (
             |s, text| {
                 s.store = parse_stores(text)?;
-                // `--store` replaces an `ext_path` of a source with lower precedence.
+                // This setting replaces an `ext_path` that a source of lower precedence gave, such
+                // as the environment.
                 s.ext_path = false;
                 Ok(())
             },

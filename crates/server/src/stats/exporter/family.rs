@@ -5,9 +5,11 @@ use crate::stats::metric::MetricKind;
 /// A metric of the exporter.
 pub(in crate::stats) struct Family {
     pub(in crate::stats) name: &'static str,
-    /// A counter or a gauge. The exporter calls some gauges counters; its types are kept.
+    /// A counter or a gauge. The exporter calls some gauges counters, and Larder gives them the
+    /// same type as the exporter.
     pub(in crate::stats) kind: MetricKind,
-    /// The labels and the formula of each sample. `{ROW}` in the labels is the text of that row.
+    /// The labels and the formula of each sample. In the labels, the name of a row in braces stands
+    /// for the text of the row.
     pub(in crate::stats) samples: &'static [(&'static str, &'static str)],
     /// The help text; empty if the help of the formula's row is used.
     pub(in crate::stats) help: &'static str,

@@ -28,7 +28,7 @@ pub(super) enum Shown {
     /// Shown once the server has had items.
     WithItems,
     WithStore,
-    /// Never shown, for this reason.
+    /// Never shown. The string is the reason.
     Never(&'static str),
 }
 
@@ -99,7 +99,7 @@ pub(super) fn value(formula: &str, rows: &RowTexts) -> Option<String> {
     Some(sum.to_string())
 }
 
-/// Returns `labels`, with `{ROW}` replaced by the text of that row.
+/// Returns `labels`, in which the text of a row replaces the row's name in braces.
 pub(super) fn filled(labels: &str, rows: &RowTexts) -> String {
     match labels.split_once('{').and_then(|(a, rest)| Some((a, rest.split_once('}')?))) {
         Some((before, (row, after))) => {
@@ -130,8 +130,9 @@ mod tests {
         assert_eq!(filled("x=\"{t}\",y=\"z\"", &rows), "x=\"none\",y=\"z\"");
     }
 
-    /// The names in the source of the exporter, v0.16, without `memcached_`, and those of its
-    /// process collector. v0.14 and v0.15 have a subset of these names, with the same types.
+    /// The counters in the source of exporter v0.16 and of its process collector, without the
+    /// prefix `memcached_`. [`GAUGES`] has the gauges. v0.14 and v0.15 have a subset of both lists,
+    /// with the same types.
     const COUNTERS: &str = "commands_total connections_listener_disabled_total connections_rejected_total \
         connections_total connections_yielded_total direct_reclaims_total \
         extstore_bytes_evicted_total extstore_bytes_read_total extstore_bytes_used \

@@ -1,5 +1,5 @@
-//! `stats durability`: how long the calls of devices take, how large commits are, and how long
-//! replies wait for them. Without a store there are no such rows.
+//! `stats durability`: the durations of calls of devices, the sizes of commits, and the times that
+//! replies wait for commits. Without a store, this group has no rows.
 
 use larder_disk::Histogram;
 
@@ -12,9 +12,10 @@ fn quantile(histogram: &Histogram, share: f64) -> Option<Reading> {
     histogram.quantile(share).map(Into::into)
 }
 
-/// Makes the rows of one kind of histogram of times. The arguments are the beginning of the rows'
-/// names, the kind, the name on `/metrics`, the help of the count, and the words for the times in
-/// the help of the other rows.
+/// Makes the rows of a [`Distribution`] whose histograms hold durations. Each row's name begins
+/// with `$row`. `$of` is the distribution, and `$name` its name on `/metrics`. `$counted` is the
+/// help text of the row `:count`. `$times` names the durations in the help texts of the sum and the
+/// quantiles.
 macro_rules! times {
     ($row:literal, $of:ident, $name:literal, $counted:literal, $times:literal) => {
         &[

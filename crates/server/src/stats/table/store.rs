@@ -1,5 +1,5 @@
 //! The rows of the store. Without a store, the rows of extstore and of lanes are absent, and the
-//! other rows with a text show `none`.
+//! other rows whose value is a text show `none`.
 
 use larder_engine::Durability;
 

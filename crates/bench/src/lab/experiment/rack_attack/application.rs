@@ -52,7 +52,8 @@ impl Application {
     /// Starts both processes and waits until they answer.
     ///
     /// # Errors
-    /// Returns an error if they do not start, with the command that installs what may be missing.
+    /// Returns an error if they do not start. If a gem is missing, the error names the command that
+    /// installs it.
     pub(super) fn start(store: &str, server: &Address, limit: u64, threads: usize) -> Result<Self> {
         let Address::Tcp(server) = server else {
             return Err(Error::usage("the application needs a server on a TCP port"));
@@ -124,8 +125,9 @@ impl Process {
         }
     }
 
-    /// Returns the reason why the process has ended. Kills its remaining child processes first, so
-    /// that no process still holds its output open.
+    /// Returns the reason why the process has ended, from its output. Kills the remaining child
+    /// processes first. Otherwise they could hold the output open, and the read of it would not
+    /// end.
     fn failure(&mut self) -> Error {
         self.processes.kill();
         let mut text = Vec::new();

@@ -18,22 +18,22 @@ pub(super) struct Requests<'a> {
     pub(super) path: &'a str,
     /// Time at the beginning in which latencies are not recorded.
     pub(super) warm_up: Duration,
-    /// The longest time after the warm-up.
+    /// The longest time, after the warm-up, for which the clients send requests.
     pub(super) time: Duration,
-    /// The largest number of requests.
+    /// The largest number of requests of all clients together, including the warm-up.
     pub(super) most: u64,
 }
 
 /// The answers to all requests. The counts of requests include the warm-up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdicts {
-    /// Requests that the application answered.
+    /// Requests that Rack::Attack admitted, so that the application answered with 200.
     pub(super) admitted: u64,
-    /// Requests that Rack::Attack refused.
+    /// Requests that Rack::Attack refused, with 429.
     pub(super) refused: u64,
     /// Latencies after the warm-up, in nanoseconds, ascending.
     latencies: Vec<u64>,
-    /// Seconds after the warm-up.
+    /// Length of the measurement, without the warm-up, in seconds.
     seconds: f64,
     /// Processor time of the clients, in nanoseconds.
     cpu: u64,
@@ -87,7 +87,8 @@ impl Verdicts {
         self.admitted + self.refused
     }
 
-    /// Returns the figures that the clients know. Latencies are those of whole requests.
+    /// Returns the figures that the clients have measured. A latency counts from the sending of a
+    /// request to the end of its answer.
     pub(super) fn figures(&self) -> Figures {
         let at = |share: f64| {
             let index = (self.latencies.len() as f64 * share) as usize;
@@ -107,7 +108,8 @@ impl Verdicts {
             p99999_us: at(0.99999),
             max_us: at(1.0),
             generator_busy: busy,
-            // A client thread that waits for answers uses almost no processor time.
+            // Client threads that wait for answers use almost no processor time. So a higher value
+            // means that the clients may have limited the rate.
             generator_bound: busy > 0.8,
             ..Figures::default()
         }
@@ -160,7 +162,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends `requests` to an application without a server, unless its gems are missing.
+    /// Sends `requests` to an application without a server. Returns `None` if Ruby or a gem that
+    /// the application needs is missing.
     fn send(store: &str, limit: u64, requests: u64) -> Option<Verdicts> {
         let nowhere = Address::Tcp("127.0.0.1:1".into());
         let application = match Application::start(store, &nowhere, limit, 2) {

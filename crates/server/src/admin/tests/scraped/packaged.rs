@@ -151,8 +151,8 @@ fn every_query_of_the_dashboard_has_a_value_and_no_alert_fires() {
             .replace("\"$instance\"", "\".*\"")
     };
     for query in queries() {
-        // The query that marks starts ends in `> 0`. It has no value on a server that was not
-        // restarted, so it is tested without this condition.
+        // One query marks the restarts of the server on the charts, and ends in `> 0`. This server
+        // was not restarted, so the query has a value only without this condition.
         let query = query.strip_suffix(" > 0").unwrap_or(&query);
         prometheus.wait_for(&filled(query));
     }

@@ -1,4 +1,4 @@
-//! Tests of the replies to requests whose commit failed.
+//! Tests of the replies to requests when a commit that the reply waits for fails.
 
 use super::{Client, Flow, InputBuffer, LOST, OutputMemory, Store};
 use crate::net::Service;
@@ -66,7 +66,8 @@ fn a_retrieval_of_a_lost_write_is_executed_again() {
     writer.sends(b"set a 0 0 9\r\nnot kept!\r\ndelete gone\r\nset made 0 0 1\r\nx\r\n", b"");
     let mut reader = store.client();
     reader.sends(b"get a gone made\r\nmg gone v\r\nmg gone v q\r\nmg made\r\nmn\r\n", b"");
-    // A client's own change is undone too, so its second get must show the old value.
+    // The failed commit also undoes the change of this client, so the client's second get must show
+    // the old value.
     let mut both = store.client();
     both.sends(b"get a\r\nset a 0 0 1\r\nz\r\nget a\r\n", b"");
     store.fail();
@@ -97,8 +98,8 @@ fn a_retrieval_executed_again_may_wait_for_another_commit() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// A retrieval that is executed again must not see a later change of the same client. If such a
-/// change has taken effect, the retrieval must get an error instead.
+/// A retrieval that is executed again must not see a change that the same client sent after it. If
+/// such a change has taken effect, the retrieval must get an error instead.
 #[test]
 fn a_retrieval_never_sees_a_later_change_of_its_client() {
     let store = Store::new();

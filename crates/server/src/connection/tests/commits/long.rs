@@ -52,9 +52,8 @@ fn very_long_retrievals_wait_for_commits_too() {
     assert_eq!(store.buffers(), 0);
 }
 
-/// Stores an item `a`, and then other items until `a` is only on the device. Calls
-/// `meanwhile` after it has stored `a`, while `a` is still in memory. Returns the store and the
-/// value of `a`.
+/// Stores an item `a` and calls `meanwhile` while `a` is still in memory. Then stores other items
+/// until `a` is only on the device. Returns the store and the value of `a`.
 pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Store, Vec<u8>) {
     let store = Store::with_memory(8 << 20);
     let mut writer = store.client();
@@ -78,8 +77,8 @@ pub(super) fn store_with_a_on_the_device(meanwhile: impl FnOnce(&Store)) -> (Sto
     (store, value)
 }
 
-/// A retrieval saw a change that is then undone. When the retrieval is executed again, it must wait
-/// until the older value was read from the device.
+/// A retrieval sees a changed value, and then the commit of the change fails. When the retrieval is
+/// executed again, it must wait until the value before the change has been read from the device.
 #[test]
 fn a_retrieval_executed_again_may_read_the_device() {
     let (store, value) = store_with_a_on_the_device(|store| {

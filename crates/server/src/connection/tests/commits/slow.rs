@@ -93,8 +93,8 @@ fn a_key_in_base64_has_the_hash_of_the_key() {
     assert!(recorded(&client).is_empty());
 }
 
-/// If a call is slow because of a read from the device, the recorded hash must be the hash of the
-/// decoded key too. `YQ==` is `a` in base64.
+/// The recorded hash must be the hash of the decoded key, also if a call is slow because of a read
+/// from the device. `YQ==` is `a` in base64.
 #[test]
 fn a_slow_read_of_a_key_in_base64_has_the_hash_of_the_key() {
     let (store, _) = store_with_a_on_the_device(|_| {});
@@ -138,9 +138,10 @@ fn a_read_waits_for_the_device() {
     let slow = only(&client);
     assert_eq!((waits(&slow).as_str(), slow.name.as_deref()), ("read", Some("get")));
     assert_eq!((slow.took_ns, slow.key), (20 * MS, hash(&client.worker, "a")));
-    // The same call also answered the `mn` behind the get, so the record must count two commands.
+    // The same call also answered the `mn` after the get, so the recorded call must have two
+    // commands.
     assert_eq!((slow.commands, slow.reply_bytes), (2, reply.len() as u64));
-    // The wait for the device must not count for later requests of the connection.
+    // The time of this wait for the device must not be added to later requests of the connection.
     client.sends(b"mn\r\n", b"MN\r\n");
     clock.fetch_add(20 * MS, Relaxed);
     client.sends(b"mn\r\n", b"MN\r\n");
@@ -163,7 +164,8 @@ fn a_long_value_waits_for_its_place() {
     drop(others);
     client.sends(b"xxx", b"");
     assert_eq!((client.flow, now(&client).as_str()), (Flow::Read, ""));
-    // From now on, the server waits for the rest of the value. This time must not count.
+    // From now on, the server waits for the rest of the value. The set's latency must not include
+    // this time.
     clock.fetch_add(100 * MS, Relaxed);
     client.sends(&[&[b'x'; 10_997][..], b"\r\nmn\r\n"].concat(), b"");
     clock.fetch_add(5 * MS, Relaxed);
@@ -172,7 +174,7 @@ fn a_long_value_waits_for_its_place() {
     let set = only(&client);
     assert_eq!((set.took_ns, waits(&set).as_str()), (20 * MS, "place commit"));
     assert_eq!((set.key, set.request_bytes), (hash(&client.worker, "a"), 20_019));
-    // The wait of the value must not count for the `mn` behind it.
+    // The latency of the `mn` after the set must not include the waits of the set.
     assert_eq!((timed(&client, "set"), timed(&client, "other")), ((1, 20), (1, 0)));
 }
 
@@ -202,9 +204,8 @@ fn requests_behind_a_value_have_not_waited_for_its_place() {
     assert_eq!(client.connection.as_ref().unwrap().registered.commands(), 3);
 }
 
-/// A call executes a set, whose reply waits for its commit, and two other commands. The record of
-/// the slow call must not show the name and the key of the set, because the set gets a record of
-/// its own.
+/// A call executes a set, whose reply waits for its commit, and two other commands. The recorded
+/// call must not show the name and the key of the set, because the set is recorded separately.
 #[test]
 fn a_slow_call_names_only_what_it_has_answered() {
     let store = Store::new();
@@ -236,7 +237,8 @@ fn others_see_what_is_unfinished() {
     };
     client.sends(&[&b"set a 0 0 100000\r\n"[..], &[b'x'; 60_000]].concat(), b"");
     assert_eq!(shown(&client), (Unfinished::Request, 60_000));
-    // The event loop's buffers, here 300 bytes of input and 20 bytes of output, must count too.
+    // The number of bytes that a connection keeps must include the event loop's buffers, here 300
+    // bytes of input and 20 bytes of output.
     let connection = client.connection.as_mut().unwrap();
     client.worker.notes_buffers(connection, 300, 20);
     assert_eq!(shown(&client), (Unfinished::Request, 60_320));
@@ -254,8 +256,8 @@ fn others_see_what_is_unfinished() {
     assert_eq!(shown(&client), (Unfinished::Nothing, 320));
 }
 
-/// A command may be slow only because its worker was busy in the same turn. The record must then
-/// show no reason to wait.
+/// If a command is slow only because its worker was busy in the same turn, the recorded command
+/// must not show a reason for a wait.
 #[test]
 fn a_busy_worker_is_no_reason_to_wait() {
     let store = Store::new();

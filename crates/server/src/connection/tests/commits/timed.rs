@@ -34,8 +34,8 @@ fn a_write_takes_until_its_commit() {
     let store = Store::new();
     let mut client = store.client();
     let clock = clock(&mut client);
-    // The reply to the get waits behind the reply to the set, but not for a commit itself. So the
-    // get must be counted at once.
+    // The get saw no change, so its reply waits for no commit, only for the reply to the set before
+    // it. So the get must be counted at once.
     client.sends(b"set a 0 0 1\r\nx\r\nget none\r\nset q 0 0 1 noreply\r\nx\r\n", b"");
     assert_eq!((timed(&client, "set"), timed(&client, "get")), ((1, 0), (1, 0)));
     clock.fetch_add(3 * MS, Relaxed);
@@ -83,6 +83,6 @@ fn a_read_of_the_store_is_part_of_the_latency() {
     clock.fetch_add(MS, Relaxed);
     assert!(store.engine.serve_reads());
     assert!(client.woken().ends_with(b"\r\nEND\r\nMN\r\n"));
-    // The `mn` behind the get has waited for 3 ms too, so the class `other` must show them.
+    // The `mn` after the get has waited as long as the get, so the class `other` must show 3 ms.
     assert_eq!((timed(&client, "get"), timed(&client, "other")), ((1, 3), (2, 3)));
 }

@@ -168,8 +168,8 @@ fn a_flush_takes_effect_at_once_and_its_reply_waits() {
     other.gets(b"END\r\n");
 }
 
-/// The client gets an error if the commit of its flush fails. The flush stays in effect, so replies
-/// of other clients that depend on it wait until a later commit makes the flush durable.
+/// The client gets an error if the commit of its flush fails. The flush stays in effect. Replies to
+/// other clients that depend on the flush wait until a later commit makes it durable.
 #[test]
 fn a_failed_flush_is_an_error() {
     let store = Store::new();

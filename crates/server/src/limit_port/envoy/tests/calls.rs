@@ -98,13 +98,13 @@ fn next_kind(client: &mut impl Read) -> Option<u8> {
     Some(head[3])
 }
 
-/// Returns the frame that begins every connection of HTTP/2, with no settings.
+/// Returns a SETTINGS frame without settings. Every HTTP/2 connection begins with a SETTINGS frame.
 pub(in crate::limit_port) fn no_settings() -> Vec<u8> {
     frame(SETTINGS, 0, 0, &[])
 }
 
-/// Returns a HEADERS frame without the end of the stream: POST, http, the path and the type, as
-/// literals that are not indexed.
+/// Returns a HEADERS frame that does not end its stream. It holds the method POST, the scheme http,
+/// the path and the content type. The last two are HPACK literals without indexing.
 pub(in crate::limit_port) fn head(stream: u32, path: &str, kind: &str) -> Vec<u8> {
     let mut head = vec![0x83, 0x86];
     for (name, value) in [(4, path), (31, kind)] {
@@ -114,7 +114,7 @@ pub(in crate::limit_port) fn head(stream: u32, path: &str, kind: &str) -> Vec<u8
     frame(HEADERS, 4, stream, &head)
 }
 
-/// A policy for `user`, with a limit for each of its values.
+/// Returns a policy that limits each value of the descriptor entry `user` separately.
 fn users(budget: u64) -> Policy {
     let (prefix, descriptor) = (Some("user/".to_owned()), Some(pattern("edge user")));
     Policy { prefix, descriptor, ..Policy::new("users", Limit::fixed(budget, HOUR)) }
@@ -148,7 +148,7 @@ fn each_descriptor_has_a_status() {
     assert_eq!(shown(&reply), [(Code::OverLimit, Some(0)), (Code::Ok, None)]);
     let retry = reply.response_headers_to_add.last().unwrap();
     assert_eq!((&*retry.key, &*retry.value), ("retry-after", "3600"));
-    // Memcached clients must see the same limiter.
+    // Memcached clients must see the limiter that the proxy has used.
     assert_eq!(command(&server, "ma user/ann Qusers r"), "NS r0 B2");
     assert_eq!(counts(&server), [("within", 1), ("near", 1), ("over", 2), ("shadow", 0)]);
     let context = server.running.context().unwrap();
@@ -269,8 +269,9 @@ fn unfinished_calls_harm_nobody() {
     assert!(began.elapsed() < Duration::from_secs(60));
 }
 
-/// A stop must tell an idle proxy that its next request needs another connection. Otherwise that
-/// call fails, and Envoy lets its client's request pass.
+/// A stop must tell an idle proxy that its next request needs another connection. Otherwise Envoy
+/// sends the next call on this connection, the call fails, and Envoy lets its client's request
+/// pass.
 #[test]
 fn a_stop_tells_idle_proxies() {
     let server = server(Vec::new());
@@ -308,8 +309,8 @@ fn a_stop_waits_for_a_body_that_is_arriving() {
     stopping.join().unwrap().unwrap();
 }
 
-/// With tracing, Envoy copies a field of its client's request into the call. Such a field must not
-/// cause an error, which would let the client's request pass.
+/// With tracing, Envoy copies a header field of its client's request into the call. Such a field
+/// must not cause an error, because Envoy would then let the client's request pass.
 #[test]
 fn a_long_field_of_a_client_is_no_error() {
     let server = server(vec![users(1)]);
