@@ -5,6 +5,7 @@ use super::*;
 use crate::lock::lock;
 use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store};
 use larder_disk::{Failure, Fault, MonotonicClock, Operation, SimDevice};
+use larder_log::CommitState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -53,6 +54,34 @@ fn a_commit_request_before_the_committer_is_known_is_served() {
         !durable.wanted.load(Ordering::Acquire)
     });
     assert!(heard, "the committer sleeps for ever");
+}
+
+/// A reader may find a record just before the commit of the record fails. The reader's answer must
+/// fail with that commit, although the next commit succeeds.
+#[test]
+fn a_record_that_is_undone_after_its_look_up_has_failed() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_on(Arc::clone(&device));
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    let key = session.key(b"key");
+    let set = || session.store(&key, Store::set(b"value", 0, Expiry::NEVER));
+    assert!(matches!(set(), Outcome::AfterCommit(..)));
+    let lane = &engine.lanes[0];
+    let (_, slot, record) = session.lanes[0].find_record(&key).unwrap();
+    let segment = lane.log.segment(slot.address().segment());
+    let end = (slot.address().offset() + record.size()) as u32;
+    let commits = &lane.log.store().unwrap().commits;
+    let commit = || commits.of(segment, end).unwrap();
+    assert_eq!(commits.state(commit()), CommitState::Pending);
+    let next = device.counts().syncs + 1;
+    device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+    assert!(!engine.commit());
+    assert_eq!(commits.state(commit()), CommitState::Failed);
+    assert!((0..3).any(|_| engine.commit()));
+    assert!(matches!(set(), Outcome::AfterCommit(..)));
+    assert!(engine.commit());
+    assert_eq!(commits.state(commit()), CommitState::Failed);
 }
 
 /// The committer waits until all four answers are reported, or for ten minutes. So if the reports

@@ -127,6 +127,7 @@ impl Limiter {
     ///   nothing.
     /// - The level of GCRA changes so that it reaches 0 at `end`. The new level is at most the
     ///   greater of two levels: the present one and that of a full burst. `None` changes nothing.
+    ///   With a budget of 0 the level never falls, so a future `end` changes nothing either.
     pub fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         *self = self.advanced(now);
         self.meter_mut().end_at(end, now);

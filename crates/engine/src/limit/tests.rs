@@ -525,6 +525,10 @@ fn end_at_moves_the_end_within_the_limit() {
     limiter.end_at(None, NOW + 1);
     assert_eq!(limiter.used(NOW + 1), 12);
 
+    let mut limiter = Limiter::with_used(&gcra(0, 10, 9), 6, None, NOW);
+    limiter.end_at(Some(NOW + 500), NOW + 1);
+    assert_eq!((limiter.used(NOW + 1), limiter.reset(NOW + 1)), (6, None));
+
     for limit in [fixed(9, 10), fixed(9, 0), sliding(9, 10), gcra(9, 10, 9)] {
         let mut limiter = Limiter::with_used(&limit, 6, None, NOW);
         limiter.end_at(Some(NOW), NOW);

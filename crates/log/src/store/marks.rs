@@ -92,8 +92,9 @@ impl CommitMarks {
 
     /// Returns the commit that will make a record durable, or `None` if the record is durable
     /// already. The record ends at offset `end` of `segment`. The result is exact: if this commit
-    /// fails, the record's change fails too. The caller must have found the record published, or
-    /// must have reserved its space and still hold the record's [`Appending`](crate::Appending).
+    /// fails, the record's change fails too. If the record's change was undone, the result is a
+    /// failed commit. The caller must have found the record published, or must have reserved its
+    /// space and still hold the record's [`Appending`](crate::Appending).
     #[inline]
     pub fn of(&self, segment: &Segment, end: u32) -> Option<u64> {
         let mut turn = 0;
@@ -113,7 +114,15 @@ impl CommitMarks {
                 return Some(settled + 1);
             }
             if !covered && !closing && self.open() == open {
-                return Some(open);
+                if end <= segment.filled() {
+                    return Some(open);
+                }
+                // An undo has cut the record off since the caller found it. The commit that failed
+                // may not have settled yet, but an earlier failed commit serves as well.
+                let failed = self.last_failed.load(Ordering::Acquire);
+                if failed != 0 {
+                    return Some(failed);
+                }
             }
             spin(&mut turn);
         }
