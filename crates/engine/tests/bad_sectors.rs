@@ -11,8 +11,8 @@ use larder_engine::{
     Delete, Durability, Engine, Expiry, OpenError, Options, Outcome, Refusal, Session, Store,
     StoreDevice, StoreError, WhenFull,
 };
-use larder_log::format::geometry::{SUPERBLOCKS, TAIL_PLACES};
-use larder_log::format::{BLOCK, Geometry, Header, Meta, Superblock};
+use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
+use larder_log::format::{BLOCK, Geometry, Header, Meta, STREAMS, Superblock, Tail};
 use machine::{Machine, NOW};
 use std::ops::Range;
 use std::sync::Arc;
@@ -164,6 +164,18 @@ impl Machine {
             self.device.peek(geometry.segment(number), &mut block);
             Header::decode(&block, &identity, number).ok()
         })
+    }
+
+    /// Returns the tails that can be decoded, each with the number of its bytes.
+    fn tails(&self) -> Vec<(Tail, usize)> {
+        let (geometry, identity) = (self.geometry(), self.superblock().identity());
+        let places = (0..STREAMS).flat_map(|stream| (0..TAIL_PLACES).map(move |at| (stream, at)));
+        let tails = places.filter_map(|(stream, at)| {
+            let mut place = [0; TAIL_BYTES];
+            self.device.peek(geometry.tail_place(stream, at), &mut place);
+            Tail::decode(&place, &identity).map(|(tail, data)| (tail, data.len()))
+        });
+        tails.collect()
     }
 
     /// Returns the free places that still hold their old contents.
@@ -662,4 +674,96 @@ fn a_large_value_with_an_unreadable_piece_is_reported() {
             assert_eq!(machine.count(100..2000, 0), (1900, 0, 0));
         }
     }
+}
+
+/// The commit of a large value may be the last but one. A later commit proves that it was durable.
+#[test]
+fn an_unreadable_large_value_of_the_last_but_one_commit_is_reported() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Refuse);
+    machine.set_all(1..60, 0);
+    machine.turn();
+    machine.set(100, 0, 200_000).unwrap();
+    machine.turn();
+    machine.set(101, 0, VALUE).unwrap();
+    machine.turn();
+    let head = machine.headers().find(|header| header.jumbo.is_some()).unwrap().segment;
+    let at = machine.geometry().segment(head + 1);
+    machine.device.spoil(at..at + BLOCK as u64);
+    let mut machine = accepted_once(&machine.device);
+    assert_eq!(machine.count(1..60, 0), (59, 0, 0));
+}
+
+/// A tail place may hold the beginning of a block that a later commit has filled in its own place.
+/// If a start cannot read that block, it must not overwrite the block with the beginning.
+#[test]
+fn a_block_that_a_start_cannot_read_keeps_its_bytes() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Refuse);
+    machine.set_all(1..10, 0);
+    machine.turn();
+    machine.set_all(10..40, 0);
+    machine.turn();
+    // This commit proves that the earlier ones were durable. It needs no tail place, so the tails of
+    // the earlier ones stay.
+    machine.set(40, 0, 200_000).unwrap();
+    machine.turn();
+    let geometry = machine.geometry();
+    let tails = machine.tails();
+    let newest = tails.iter().map(|(tail, _)| tail.commit).max().unwrap();
+    let mut blocks = 0;
+    for (tail, len) in tails.into_iter().filter(|(tail, _)| tail.commit < newest) {
+        let at = geometry.segment(tail.segment) + u64::from(tail.offset);
+        let mut before = [0; BLOCK];
+        machine.device.peek(at, &mut before);
+        if before[len..].iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        blocks += 1;
+        let image = Arc::new(machine.device.image());
+        image.spoil(at..at + BLOCK as u64);
+        let mut options = options(&image, Durability::Sync, WhenFull::Refuse);
+        options.store.as_mut().unwrap().accept_damage = true;
+        drop(Machine::open(Arc::clone(&image), options));
+        let mut after = [0; BLOCK];
+        image.peek(at, &mut after);
+        assert!(before == after, "block {at}");
+    }
+    assert!(blocks > 0);
+}
+
+/// A tail place may hold the header of an earlier use of a place. If the place's header cannot be
+/// read, the start must not take the place for free.
+#[test]
+fn a_tail_of_an_earlier_use_does_not_hide_an_unreadable_header() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Refuse);
+    let stale = |machine: &Machine| {
+        let headers: Vec<_> = machine.headers().collect();
+        let earlier = |tail: &Tail| {
+            let now = headers.iter().find(|header| header.segment == tail.segment);
+            tail.offset == 0 && now.is_some_and(|now| now.generation > tail.generation)
+        };
+        let tails = machine.tails();
+        tails.iter().find(|(tail, _)| earlier(tail)).map(|(tail, _)| tail.segment)
+    };
+    for round in 0..200 {
+        machine.set(0, round, VALUE).unwrap();
+        machine.turn();
+        drop(machine.session.flush_all(None));
+        (0..4).for_each(|_| machine.turn());
+        for key in 1..150 {
+            machine.set(key, round, VALUE).unwrap();
+        }
+        machine.turn();
+        // This commit proves that the last one was durable, and needs no tail place.
+        machine.set(150, round, 200_000).unwrap();
+        machine.turn();
+        let Some(segment) = stale(&machine) else { continue };
+        let at = machine.geometry().segment(segment);
+        machine.device.spoil(at..at + BLOCK as u64);
+        // The segment's summary lists all its items, so those in the unreadable block are errors.
+        let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+        let (there, gone, errors) = machine.count(1..150, round);
+        assert!(gone == 0 && errors < 10, "{there}, {gone}, {errors}");
+        return;
+    }
+    panic!("no tail of an earlier use");
 }

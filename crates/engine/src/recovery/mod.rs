@@ -315,8 +315,9 @@ fn count_damage(
     for (found, scan) in survey.segments.iter().zip(scans) {
         let Some(scan) = scan else {
             // A jumbo whose commit did not complete looks like a damaged jumbo. So a damaged jumbo
-            // does not count if it may belong to the last commit that was under way.
-            let torn = found.header.jumbo.is_some() && found.opened + 1 >= seen;
+            // does not count if it may belong to the last commit that was under way. The header of
+            // a jumbo names its commit.
+            let torn = found.header.jumbo.is_some() && found.opened >= seen;
             report.damaged_segments += u32::from(!torn);
             continue;
         };

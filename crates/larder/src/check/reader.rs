@@ -199,13 +199,25 @@ impl<'a> Store<'a> {
     }
 
     /// Reads the header of a segment. A tail place may hold a newer state of the header's block, so
-    /// this function first lays the tails over that block.
-    pub(super) fn header(&self, segment: SegmentNumber) -> Result<Header, NoSegment> {
+    /// this function first lays the tails over that block. `meta` is the segment's meta.
+    pub(super) fn header(
+        &self,
+        segment: SegmentNumber,
+        meta: Option<Meta>,
+    ) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
         let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
+        let own = Header::decode(&block, &self.identity, segment);
+        let is_lost = !readable || own == Err(NoSegment::Damaged);
         self.lay_tails(segment, &mut block);
-        let header = Header::decode(&block, &self.identity, segment);
-        header.map_err(|error| if readable { error } else { NoSegment::Damaged })
+        match Header::decode(&block, &self.identity, segment) {
+            // Only a tail has this header, and the generation of the tail is over.
+            Ok(header) if is_lost && meta.is_some_and(|meta| !meta.admits(header.generation)) => {
+                Err(NoSegment::Damaged)
+            }
+            Err(_) if !readable => Err(NoSegment::Damaged),
+            header => header,
+        }
     }
 
     /// Reads a whole segment into `image`, and lays the tails of the segment over it.

@@ -210,7 +210,7 @@ impl<'a> Survey<'a> {
             self.report.segments.retired += 1;
             return;
         }
-        let header = self.store.header(segment);
+        let header = self.store.header(segment, marks.meta);
         let admits = |generation| marks.meta.is_none_or(|meta| meta.admits(generation));
         if let Some(Meta {
             usage: Use::Part { owner, owner_generation, index },
@@ -602,7 +602,7 @@ impl<'a> Survey<'a> {
                     return;
                 }
                 let what = "a large item lacks pieces whose metas cannot be read".to_owned();
-                (what, Some(header.opened + 1))
+                (what, Some(header.opened))
             }
             JumboState::NotCommitted => ("a large item has no end".to_owned(), None),
             // A start does not read the value of a dead item, so this damage does no harm.
@@ -614,7 +614,7 @@ impl<'a> Survey<'a> {
         let bytes = u64::from(parts) * u64::from(self.store.segment_size());
         // An incomplete commit may leave the same bytes as damage. Only commit numbers tell the two
         // apart, here and in recovery.
-        let was_durable = header.opened + 1 < self.proof
+        let was_durable = header.opened < self.proof
             && match commit {
                 Some(commit) => commit < self.proof,
                 None => self.has_gone_on(&header),

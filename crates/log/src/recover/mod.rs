@@ -231,7 +231,7 @@ impl Log {
         if unmarked {
             store.retire(number);
         }
-        let (header, readable) = survey.read_header(store, metas, number)?;
+        let (header, readable) = survey.read_header(store, metas, number, meta)?;
         self.segment(number).set_generation(survey.greatest_generation(number, meta, header.ok()));
         let entry = store.entry(number);
         entry.meta_version.store(meta.map_or(0, |meta| meta.version), Ordering::Relaxed);
@@ -363,7 +363,7 @@ impl Log {
                 // being freed, or the metas of the missing places cannot be read.
                 let missing = (jumbo.parts as usize - 1).saturating_sub(further.len());
                 let is_lost = (1..=survey.unknown).contains(&missing);
-                survey.damaged.push((found.number, is_lost.then_some(found.opened + 1)));
+                survey.damaged.push((found.number, is_lost.then_some(found.opened)));
                 survey.orphans.extend(further.into_iter().map(|piece| piece.place));
                 free.push(found.number);
             }
@@ -605,16 +605,39 @@ impl Log {
         }
     }
 
-    /// Copies a segment's blocks from tail places to their own places.
+    /// Copies a segment's blocks from tail places to their own places, except blocks that are
+    /// complete there.
     fn write_tail_blocks(&self, survey: &Survey, store: &Store, found: &Found) -> io::Result<()> {
         let ours = |tail: &Tail| {
             tail.segment == found.number && tail.generation == found.header.generation
         };
         for (tail, _) in survey.tails.iter().filter(|(tail, _)| ours(tail)) {
-            let place = store.geometry.segment(found.number) + u64::from(tail.offset);
-            let mut block = [0; BLOCK];
-            store.read(place, &mut block)?;
-            survey.apply_tails(store, found, tail.offset as usize, &mut block);
+            self.complete_block(survey, store, found, tail.offset as usize, BLOCK)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the block at offset `first` of a segment from its tails to its own place, and sets its
+    /// bytes behind the first `len` to zero. Writes nothing if the block already has these bytes: it
+    /// may be durable, and a crash during the write could destroy it. Nor if the block is unreadable
+    /// and the tails have only a part of it: a later read may succeed.
+    fn complete_block(
+        &self,
+        survey: &Survey,
+        store: &Store,
+        found: &Found,
+        first: usize,
+        len: usize,
+    ) -> io::Result<()> {
+        let place = store.geometry.segment(found.number) + first as u64;
+        let mut own = [0; BLOCK];
+        let readable = store.read(place, &mut own)?;
+        let mut block = own;
+        survey.apply_tails(store, found, first, &mut block);
+        block[len..].fill(0);
+        let filled = (self.segment(found.number).filled() as usize).clamp(first, first + len);
+        let needed = readable || survey.tails_end(found, first) >= filled;
+        if needed && !(readable && block == own) {
             store.write(place, &block)?;
         }
         Ok(())
@@ -632,13 +655,8 @@ impl Log {
     ) -> io::Result<()> {
         let first = end as usize / BLOCK * BLOCK;
         let len = end as usize - first;
-        let place = store.geometry.segment(found.number) + first as u64;
         if len > 0 {
-            let mut block = [0; BLOCK];
-            store.read(place, &mut block)?;
-            survey.apply_tails(store, found, first, &mut block);
-            block[len..].fill(0);
-            store.write(place, &block)?;
+            self.complete_block(survey, store, found, first, len)?;
         }
         let cover = store.entry(found.number).cover.load(Ordering::Relaxed);
         let dead = (!found.dead.is_empty()).then_some(&found.dead[..]);
@@ -647,22 +665,34 @@ impl Log {
 }
 
 impl Survey {
-    /// Reads the header of a place. Also returns true if the header's block is readable.
+    /// Reads the header of a place, whose meta is `meta`. Also returns true if the header's block is
+    /// readable.
     fn read_header(
         &self,
         store: &Store,
         metas: &Metas<'_>,
         number: SegmentNumber,
+        meta: Option<Meta>,
     ) -> io::Result<(Result<Header, NoSegment>, bool)> {
         let mut block = [0; BLOCK];
         let readable = metas.first_block(number, &mut block)?;
+        let own = Header::decode(&block, &store.identity, number);
+        let is_lost = !readable || own == Err(NoSegment::Damaged);
         for (tail, data) in &self.tails {
             if tail.segment == number && tail.offset == 0 {
                 tail.apply_to(data, &store.identity, &mut block);
             }
         }
-        let header = Header::decode(&block, &store.identity, number);
-        Ok((header.map_err(|why| if readable { why } else { NoSegment::Damaged }), readable))
+        let header = match Header::decode(&block, &store.identity, number) {
+            // Only a tail has this header, and the generation of the tail is over. The lost header
+            // may be that of a later generation.
+            Ok(header) if is_lost && meta.is_some_and(|meta| !meta.admits(header.generation)) => {
+                Err(NoSegment::Damaged)
+            }
+            Err(_) if !readable => Err(NoSegment::Damaged),
+            header => header,
+        };
+        Ok((header, readable))
     }
 
     /// Returns the greatest generation of a place that its meta, its header or a tail names.
@@ -686,6 +716,17 @@ impl Survey {
         self.tails.iter().any(|(tail, _)| {
             tail.segment == found.number && tail.generation == found.header.generation
         })
+    }
+
+    /// Returns the offset in the segment up to which its tails have the block at offset `first`.
+    fn tails_end(&self, found: &Found, first: usize) -> usize {
+        let ours = |tail: &Tail| {
+            tail.segment == found.number
+                && tail.generation == found.header.generation
+                && tail.offset as usize == first
+        };
+        let tails = self.tails.iter().filter(|(tail, _)| ours(tail));
+        tails.map(|(_, data)| first + data.len()).max().unwrap_or(first)
     }
 
     /// Overwrites bytes of a segment with the newer ones from its tail places. `bytes` holds either

@@ -91,6 +91,8 @@ impl<'a> LimitFlags<'a> {
 fn parse_window(argument: &[u8]) -> Option<u64> {
     let window = match argument.strip_suffix(b"ms") {
         Some(millis) => parse_u64(millis)?,
+        // `parse_i32` takes `-` for 0, as memcached does.
+        None if argument.starts_with(b"-") => return None,
         None => u64::try_from(parse_i32(argument)?).ok()? * 1000,
     };
     (window <= WINDOW_MAX).then_some(window)

@@ -92,6 +92,8 @@ fn a_limit_that_makes_no_sense_is_refused() {
         ("ma key B", reply::BAD_TOKEN),
         ("ma key B-1", reply::BAD_TOKEN),
         ("ma key B5 N-1", reply::BAD_TOKEN),
+        ("ma key B5 N-", reply::BAD_TOKEN),
+        ("ma key B5 N-0", reply::BAD_TOKEN),
         ("ma key B5 N1s", reply::BAD_TOKEN),
         ("ma key B5 Nms", reply::BAD_TOKEN),
         ("ma key B5 N2147483647001ms", reply::BAD_TOKEN),

@@ -10,7 +10,7 @@ use larder_protocol::KEY_LEN_MAX;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use crate::policies::Policy;
+use crate::policies::{Policies, Policy};
 use crate::server::Running;
 
 /// The longest time that a complete request waits for memory, for records that are not in memory,
@@ -27,17 +27,21 @@ pub(super) struct LimitRequest {
     pub(super) action: LimitAction,
 }
 
-/// The prefix of a policy and the key of a request are together empty, or longer than
-/// [`KEY_LEN_MAX`].
+/// The reason why a policy has no limiter for a key.
 #[derive(Debug)]
-pub(super) struct UnfitKey {
-    /// The length of the prefix, in bytes.
-    pub(super) prefix: usize,
+pub(super) enum UnfitKey {
+    /// The policy's prefix, of this many bytes, and the key are together empty or longer than
+    /// [`KEY_LEN_MAX`].
+    Length(usize),
+    /// Together they begin with the longer prefix of the policy with this name. The key of a
+    /// request often comes from a client, who must not choose a limiter of another policy.
+    OfPolicy(String),
 }
 
 impl LimitRequest {
-    /// Creates a request for the limiter that `policy` has for `key`.
+    /// Creates a request for the limiter that `policy`, one of `policies`, has for `key`.
     pub(super) fn new(
+        policies: &Policies,
         policy: Arc<Policy>,
         key: &[u8],
         action: LimitAction,
@@ -45,9 +49,12 @@ impl LimitRequest {
         let prefix = policy.prefix.as_deref().unwrap_or_default();
         let key = [prefix.as_bytes(), key].concat();
         if key.is_empty() || key.len() > KEY_LEN_MAX {
-            return Err(UnfitKey { prefix: prefix.len() });
+            return Err(UnfitKey::Length(prefix.len()));
         }
-        Ok(LimitRequest { policy, key, action })
+        match policies.of(&key) {
+            Some(owner) if owner.name != policy.name => Err(UnfitKey::OfPolicy(owner.name.clone())),
+            _ => Ok(LimitRequest { policy, key, action }),
+        }
     }
 }
 

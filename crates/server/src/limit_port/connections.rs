@@ -193,7 +193,16 @@ async fn serve(
         tokio::select! {
             // The connection has ended. An error concerns only its client.
             _ = connection.as_mut() => return,
-            () = client.leave.notified() => return,
+            () = client.leave.notified() => {
+                // A request may have begun since another connection chose this one. Its units may be
+                // taken, so it must get its reply.
+                if !client.is_busy() {
+                    return;
+                }
+                leaving = true;
+                client.waits_since.set(Instant::now());
+                connection.as_mut().graceful_shutdown();
+            }
             () = sleep_until(client.waits_since.get() + patience) => {
                 // A connection that accepts no more requests stays open until those that have begun
                 // are answered. `PATIENCE` bounds the time of each.
@@ -253,9 +262,12 @@ async fn answer_http(request: &Request<Incoming>, server: &Callee) -> Response {
 async fn execute(request: &HttpRequest, server: &Callee) -> Response {
     let policies = server.running.policies();
     let Some(policy) = policies.shared(&request.policy) else { return reply::unknown_policy() };
-    match LimitRequest::new(Arc::clone(policy), &request.key, request.action) {
+    if request.key_of_header && policy.prefix.is_none() {
+        return reply::no_prefix();
+    }
+    match LimitRequest::new(&policies, Arc::clone(policy), &request.key, request.action) {
         Ok(call) => reply::of(request, policy, &server.call(call, Instant::now() + PATIENCE).await),
-        Err(long) => reply::long_key(long),
+        Err(why) => reply::unfit_key(&why),
     }
 }
 

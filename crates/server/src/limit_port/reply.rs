@@ -131,11 +131,24 @@ pub(super) fn unknown_policy() -> Response {
     error(StatusCode::NOT_FOUND, "there is no policy of this name")
 }
 
-/// Returns the reply to a request whose key is too long for its policy.
-pub(super) fn long_key(UnfitKey { prefix }: UnfitKey) -> Response {
-    let max = KEY_LEN_MAX;
-    let reason = format!("the key and the policy's prefix of {prefix} bytes exceed {max} bytes");
+/// Returns the reply to a request whose policy has no limiter for its key.
+pub(super) fn unfit_key(why: &UnfitKey) -> Response {
+    let reason = match why {
+        UnfitKey::Length(prefix) => {
+            format!("the key and the policy's prefix of {prefix} bytes exceed {KEY_LEN_MAX} bytes")
+        }
+        UnfitKey::OfPolicy(name) => {
+            format!("the key begins with the prefix of the policy {name:?}")
+        }
+    };
     error(StatusCode::BAD_REQUEST, &reason)
+}
+
+/// Returns the reply to a request of a proxy whose policy has no prefix, although the client of the
+/// proxy may choose the key.
+pub(super) fn no_prefix() -> Response {
+    let reason = "the policy has no prefix, so this header could name any item: give it a prefix";
+    error(StatusCode::BAD_REQUEST, reason)
 }
 
 /// Returns the reply to a request that cannot be executed.

@@ -27,6 +27,9 @@ pub(super) struct HttpRequest {
     pub(super) policy: Vec<u8>,
     /// The key, without the policy's prefix. Not empty.
     pub(super) key: Vec<u8>,
+    /// True if the key is the value of a header that the request names. The client of a proxy may
+    /// have sent this header.
+    pub(super) key_of_header: bool,
     pub(super) action: LimitAction,
     /// The status of the reply if the limit refuses the request.
     pub(super) refused_as: StatusCode,
@@ -103,6 +106,7 @@ fn limit(
     let key = key.filter(|key| !key.is_empty());
     Ok(HttpRequest {
         policy: decoded(policy)?,
+        key_of_header: false,
         key: key.ok_or_else(|| bad("the parameter key is missing or empty"))?,
         action: match *method {
             Method::POST => LimitAction::Take(cost_of(cost.as_deref())?),
@@ -125,6 +129,7 @@ fn forward_auth(
     let [by, cost, status] = parameters(query, ["by", "cost", "status"])?;
     Ok(HttpRequest {
         policy: decoded(policy)?,
+        key_of_header: by.is_some(),
         key: match by {
             None => last_address(headers)?,
             Some(by) => header_named(headers, &by)?,
@@ -329,7 +334,7 @@ mod tests {
     fn the_key_of_forward_auth_can_be_any_header() {
         let uri = "/v1/forward-auth/p?by=header:X-Api-Key&status=403&cost=3";
         let request = parsed("GET", uri, &[("x-api-key", "s e c")]).unwrap();
-        assert_eq!(request.key, b"s e c");
+        assert_eq!((&*request.key, request.key_of_header), (&b"s e c"[..], true));
         assert_eq!(request.action, LimitAction::Take(3));
         assert_eq!(request.refused_as, StatusCode::FORBIDDEN);
         for headers in [&[][..], &[("x-api-key", "")], &[("x-api-key", "a"), ("x-api-key", "a")]] {

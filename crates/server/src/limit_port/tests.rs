@@ -189,7 +189,9 @@ fn requests_that_cannot_be_executed_say_why() {
 #[test]
 fn a_proxy_chooses_the_status_and_the_header() {
     let shadow = Policy { shadow: true, ..Policy::new("shadow", Limit::fixed(0, HOUR)) };
-    let server = server(vec![Policy::new("api", Limit::fixed(1, HOUR)), shadow]);
+    let api =
+        Policy { prefix: Some("api/".to_owned()), ..Policy::new("api", Limit::fixed(1, HOUR)) };
+    let server = server(vec![api, shadow]);
     let uri = "GET /v1/forward-auth/api?by=header:X-Api-Key&status=403";
     let header = "X-Api-Key: a b\r\nOrigin: http://page.example\r\n";
     assert_eq!(ask(&server, uri, header).0, 200);
@@ -203,6 +205,37 @@ fn a_proxy_chooses_the_status_and_the_header() {
     assert!(body.ends_with(r#""retry_after_ms":0}"#), "{body}");
     let counts = server.running.policies().named(b"shadow").unwrap().counters.totals();
     assert_eq!(counts[3], ("shadow", 1));
+}
+
+/// The key often comes from a client. It must not lead to an item of another policy or, without a
+/// prefix, to any item.
+#[test]
+fn no_key_leads_to_a_limiter_of_another_policy() {
+    let api = || Policy::new("api", Limit::gcra(1000, NANOS, 50).unwrap());
+    let admins = || Policy {
+        prefix: Some("login/admin/".to_owned()),
+        ..Policy::new("admins", Limit::fixed(5, HOUR))
+    };
+    let server = server(vec![logins(5), api(), admins()]);
+    let uri = "GET /v1/forward-auth/api?by=header:X-Api-Key";
+    for header in ["X-Api-Key: login/ann\r\n", "X-Api-Key: ann\r\n"] {
+        let (status, _, body) = ask(&server, uri, header);
+        assert!(status == 400 && body.contains("no prefix"), "{status} {body}");
+    }
+    for (request, owner) in [
+        ("POST /v1/limit/api?key=login/ann", "logins"),
+        ("DELETE /v1/limit/api?key=login%2fann", "logins"),
+        ("POST /v1/limit/logins?key=admin/ann", "admins"),
+        ("GET /v1/limit/api?key=login/admin/ann", "admins"),
+    ] {
+        let (status, _, body) = ask(&server, request, "");
+        assert!(status == 400 && body.contains(owner), "{request}: {status} {body}");
+    }
+    assert_eq!(ask(&server, "POST /v1/limit/logins?key=admin", "").0, 200);
+    assert_eq!(ask(&server, "POST /v1/limit/admins?key=ann", "").0, 200);
+    assert_eq!(ask(&server, "POST /v1/limit/api?key=ann", "").0, 200);
+    let forwarded = "X-Forwarded-For: 10.0.0.1\r\n";
+    assert_eq!(ask(&server, "GET /v1/forward-auth/api", forwarded).0, 200);
 }
 
 #[test]

@@ -321,6 +321,7 @@ mod tests {
 
     use super::*;
     use crate::limit_port::tests::{logins, with_store};
+    use crate::policies::Policies;
 
     /// Clients that give up and ask again must not fill memory while commits are stuck.
     #[test]
@@ -337,7 +338,9 @@ mod tests {
                 .map(|_| {
                     let (reply, replied) = oneshot::channel();
                     let policy = Arc::clone(&policy);
-                    let request = LimitRequest::new(policy, b"ann", LimitAction::Take(1)).unwrap();
+                    let none = Policies::default();
+                    let take = LimitAction::Take(1);
+                    let request = LimitRequest::new(&none, policy, b"ann", take).unwrap();
                     (Call { request, reply }, replied)
                 })
                 .unzip();

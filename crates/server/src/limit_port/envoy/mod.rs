@@ -64,7 +64,8 @@ type Decided = (Arc<Policy>, Decision);
 enum Rule {
     /// No policy limits this descriptor.
     Unlimited,
-    /// The limiter's key, which is made from the descriptor, is too long or empty.
+    /// The policy has no limiter for the key that is made from the descriptor. The configuration
+    /// keeps policies apart, so only the length of the key can be the reason.
     UnfitKey(Arc<Policy>),
     Limited(LimitRequest),
 }
@@ -170,7 +171,8 @@ fn rule(
         }
     };
     let action = if units == 0 { LimitAction::Look } else { LimitAction::Take(units) };
-    let request = LimitRequest::new(Arc::clone(&policy), &pattern.key_of(entries), action);
+    let request =
+        LimitRequest::new(policies, Arc::clone(&policy), &pattern.key_of(entries), action);
     Some(match request {
         Ok(request) => Rule::Limited(request),
         Err(_) => Rule::UnfitKey(policy),
