@@ -232,8 +232,8 @@ fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     }
 }
 
-/// The bad range contains heads and pieces of large values. Other large values must stay, and new
-/// ones must be stored.
+/// The bad range contains places of large values, first ones and later ones. Other large values must
+/// stay, and new ones must be stored.
 #[test]
 fn only_large_values_in_the_bad_range_are_lost() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);

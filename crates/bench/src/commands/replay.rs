@@ -48,7 +48,7 @@ pub(super) struct Options {
     /// Largest number of different keys to request at once
     #[arg(long, default_value_t = 50)]
     batch: usize,
-    /// Requests per second; the default is 200000 for ttl: traces, and no limit for others
+    /// Requests per second [default: 200000 for traces that begin with `ttl:`, no limit for others]
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
     /// Divisor for the sizes in the trace

@@ -73,10 +73,10 @@ impl Durable {
     }
 }
 
-/// Clients that will soon be back.
+/// Clients that wait for a commit, and that will send their next requests soon after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Returning {
-    /// The number of all clients, including those that are back already.
+    /// The number of these clients, including those that have already sent their next requests.
     pub(super) clients: u64,
     /// How long the next commit waits for these clients, in microseconds after the end of the last
     /// commit.

@@ -132,8 +132,8 @@ pub(crate) fn segment_size_with_store(memory: u64) -> usize {
     segment_size(memory, FRAMES_WITH_STORE)
 }
 
-/// Returns the number of bytes that only frames may use, in a lane with this memory that has no
-/// store and evicts nothing.
+/// Returns the number of bytes that only frames may use. The lane has `memory` bytes and no store,
+/// and it evicts nothing.
 pub(super) fn bytes_for_frames(memory: u64) -> u64 {
     ((CLEANER_RESERVE + READY_FRAMES) * segment_size(memory, FRAMES)) as u64
 }

@@ -151,7 +151,9 @@ impl Session {
         sampler.waiting.len()
     }
 
-    /// Looks at a drawn slot. Returns true if it leads to an item that need not be read first.
+    /// Looks at a drawn slot. Returns true if the draw is complete: it found an item, visible or
+    /// expired, or one that cannot be read. Returns false if the slot leads to no item, or if the
+    /// draw waits for a read.
     fn look_at(
         &self,
         sampler: &mut ItemSampler,

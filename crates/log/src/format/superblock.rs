@@ -291,7 +291,7 @@ impl Superblock {
         Identity { store: self.store_id as u64 ^ mixed, checksum_seed: self.checksum_seed }
     }
 
-    /// Encodes the superblock into all of `into`.
+    /// Encodes the superblock. Overwrites the whole block.
     pub fn encode(&self, into: &mut [u8; BLOCK]) {
         into.fill(0);
         let flags = if self.clean { CLEAN } else { 0 } | if self.volatile { VOLATILE } else { 0 };

@@ -142,9 +142,9 @@ impl RefusedKeys {
         let state = state.get_or_insert_with(|| RefusedState::new(self.aged_ms.load(Relaxed)));
         state.since_beat = state.since_beat.saturating_add(weight.into());
         let weight = f64::from(weight);
-        // The sample stands for `weight` refusals, each of which was sampled with probability
-        // 1/weight. This estimate of their number has the variance below. If every refusal is
-        // sampled, the weight is 1 and the variance is 0.
+        // Each refusal is sampled with probability 1/`weight`. So one sample is an estimate of
+        // `weight` refusals, with the variance below. If every refusal is sampled, `weight` is 1
+        // and the variance is 0.
         let variance = weight * (weight - 1.0);
         let sampled = Sampled { weight, variance, writes: shadow, bytes: 0 };
         state.aged.sketch.count(self.group_of(policy), key, sampled);

@@ -113,7 +113,7 @@ fn count(server: &Callee, count: impl FnOnce(&ProxyCounters)) {
     }
 }
 
-/// Returns the reply to a request that is too large.
+/// Returns the reply to a request whose message has too many bytes: over the limit.
 fn over_limit() -> RateLimitResponse {
     RateLimitResponse { overall_code: Code::OverLimit.into(), ..RateLimitResponse::default() }
 }
