@@ -84,6 +84,28 @@ fn a_record_that_is_undone_after_its_look_up_has_failed() {
     assert_eq!(commits.state(commit()), CommitState::Failed);
 }
 
+/// If a commit with a flush and a set fails, the flush moves to the next commit. An answer that
+/// depends on the set must fail nevertheless.
+#[test]
+fn a_flush_does_not_replace_the_commit_of_a_record() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_on(Arc::clone(&device));
+    let mut session = engine.session(Waker::noop().clone());
+    session.tick(1);
+    assert!(matches!(session.flush_all(None), Outcome::Ready(_)));
+    let key = session.key(b"key");
+    let set = session.store(&key, Store::set(b"value", 0, Expiry::NEVER));
+    assert!(matches!(set, Outcome::AfterCommit(..)));
+    let reader = &session.lanes[0];
+    assert!(reader.find(&key).is_some());
+    let next = device.counts().syncs + 1;
+    device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+    assert!(!engine.commit());
+    let Outcome::AfterCommit((), point) = reader.answer(()) else { panic!("it waits for nothing") };
+    let commits = &engine.lanes[0].log.store().unwrap().commits;
+    assert_eq!(commits.state(point.position), CommitState::Failed);
+}
+
 /// The committer waits until all four answers are reported, or for ten minutes. So if the reports
 /// did not wake it, this test would not end.
 #[test]

@@ -530,6 +530,13 @@ impl LaneSession {
         if self.lane.fence.load(Ordering::Relaxed) == 0 || Rule::AnswerWhenDurable.is_broken() {
             return;
         }
+        // The answer depends on a record that was written after the flush. If that record is
+        // durable, a crash cannot bring an older version of its key back. The fence must not
+        // replace the record's commit: if that commit fails, the fence moves to a later commit,
+        // which may succeed.
+        if self.depends.get() != 0 {
+            return;
+        }
         let Some(store) = self.lane.log.store() else { return };
         // If the commit of the fence fails, `fence` is set to the open commit before the failed
         // commit counts as settled. If this thread loaded `fence` first, it could load the number

@@ -188,8 +188,11 @@ async fn serve(
     // True once the connection accepts no more requests.
     let mut leaving = false;
     let mut stopping = false;
+    // The time at which a replaced connection is closed even if it has unanswered requests.
+    let mut last = None;
     loop {
         let patience = if leaving { GOODBYE } else { SILENCE };
+        let silent = client.waits_since.get() + patience;
         tokio::select! {
             // The connection has ended. An error concerns only its client.
             _ = connection.as_mut() => return,
@@ -200,10 +203,14 @@ async fn serve(
                     return;
                 }
                 leaving = true;
+                last = Some(Instant::now() + PATIENCE + GOODBYE);
                 client.waits_since.set(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
-            () = sleep_until(client.waits_since.get() + patience) => {
+            () = sleep_until(last.map_or(silent, |last: Instant| last.min(silent))) => {
+                if last.is_some_and(|last| last <= Instant::now()) {
+                    return;
+                }
                 // A connection that accepts no more requests stays open until those that have begun
                 // are answered. `PATIENCE` bounds the time of each.
                 if client.is_busy() || leaving && client.begun.get() > 0 {
