@@ -232,8 +232,8 @@ fn a_store_that_evicts_loses_the_bad_range_and_continues() {
     }
 }
 
-/// The bad range contains places of large values, first ones and later ones. Other large values must
-/// stay, and new ones must be stored.
+/// The bad range contains places of large values, first ones and later ones. Other large values
+/// must stay, and new ones must be stored.
 #[test]
 fn only_large_values_in_the_bad_range_are_lost() {
     let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Async, WhenFull::Evict);
@@ -702,8 +702,8 @@ fn a_block_that_a_start_cannot_read_keeps_its_bytes() {
     machine.turn();
     machine.set_all(10..40, 0);
     machine.turn();
-    // This commit proves that the earlier ones were durable. It needs no tail place, so the tails of
-    // the earlier ones stay.
+    // This commit proves that the earlier ones were durable. It needs no tail place, so the tails
+    // of the earlier ones stay.
     machine.set(40, 0, 200_000).unwrap();
     machine.turn();
     let geometry = machine.geometry();

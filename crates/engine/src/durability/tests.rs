@@ -34,6 +34,10 @@ fn engine_on(device: Arc<SimDevice>) -> Arc<Engine> {
     Engine::open_without_threads(options).unwrap()
 }
 
+fn fail_next_sync(device: &SimDevice) {
+    device.plan(Fault::once(Operation::Sync, device.counts().syncs + 1, Failure::Io));
+}
+
 #[test]
 fn a_commit_request_before_the_committer_is_known_is_served() {
     let engine = engine();
@@ -74,8 +78,7 @@ fn a_record_that_is_undone_after_its_look_up_has_failed() {
     let commits = &lane.log.store().unwrap().commits;
     let commit = || commits.of(segment, end).unwrap();
     assert_eq!(commits.state(commit()), CommitState::Pending);
-    let next = device.counts().syncs + 1;
-    device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+    fail_next_sync(&device);
     assert!(!engine.commit());
     assert_eq!(commits.state(commit()), CommitState::Failed);
     assert!((0..3).any(|_| engine.commit()));
@@ -98,8 +101,7 @@ fn a_flush_does_not_replace_the_commit_of_a_record() {
     assert!(matches!(set, Outcome::AfterCommit(..)));
     let reader = &session.lanes[0];
     assert!(reader.find(&key).is_some());
-    let next = device.counts().syncs + 1;
-    device.plan(Fault::once(Operation::Sync, next, Failure::Io));
+    fail_next_sync(&device);
     assert!(!engine.commit());
     let Outcome::AfterCommit((), point) = reader.answer(()) else { panic!("it waits for nothing") };
     let commits = &engine.lanes[0].log.store().unwrap().commits;

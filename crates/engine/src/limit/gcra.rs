@@ -83,8 +83,8 @@ impl Meter for Gcra {
     }
 
     /// Sets the level so that it reaches 0 at `end`. The new level is at most the greater of two
-    /// levels: the present one and that of a full burst. Without a budget the level never falls, so a
-    /// future `end` changes nothing.
+    /// levels: the present one and that of a full burst. Without a budget the level never falls, so
+    /// a future `end` changes nothing.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos) {
         let Some(end) = end else { return };
         if self.limit.budget() == 0 && end > now {

@@ -12,7 +12,7 @@ use larder_log::format::geometry::{SUPERBLOCKS, TAIL_BYTES, TAIL_PLACES};
 use larder_log::format::jumbo::Jumbo;
 use larder_log::format::{
     BLOCK, Header, Identity, Meta, NoSegment, STREAMS, SegmentSeed, Superblock, SuperblockError,
-    Tail, Trailer, ValueHasher, meta, superblock,
+    Tail, Trailer, ValueHasher, header_under_tails, meta, superblock,
 };
 
 /// A store on a device.
@@ -207,17 +207,7 @@ impl<'a> Store<'a> {
     ) -> Result<Header, NoSegment> {
         let mut block = vec![0; BLOCK];
         let readable = self.read(self.superblock.geometry.segment(segment), &mut block);
-        let own = Header::decode(&block, &self.identity, segment);
-        let is_lost = !readable || own == Err(NoSegment::Damaged);
-        self.lay_tails(segment, &mut block);
-        match Header::decode(&block, &self.identity, segment) {
-            // Only a tail has this header, and the generation of the tail is over.
-            Ok(header) if is_lost && meta.is_some_and(|meta| !meta.admits(header.generation)) => {
-                Err(NoSegment::Damaged)
-            }
-            Err(_) if !readable => Err(NoSegment::Damaged),
-            header => header,
-        }
+        header_under_tails(&self.tails, &mut block, readable, &self.identity, segment, meta)
     }
 
     /// Reads a whole segment into `image`, and lays the tails of the segment over it.

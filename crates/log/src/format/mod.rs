@@ -38,7 +38,7 @@ pub use scan::{Damage, Ending, Expect, Extent, Scanned};
 pub use segment::{DurableEnd, Header, NoSegment, Trailer};
 pub use summary::{KeyHash, Summary};
 pub use superblock::{Release, Superblock, SuperblockError};
-pub use tail::Tail;
+pub use tail::{Tail, header_under_tails};
 pub use tier::{Label, LabelError};
 
 /// Bytes of a device block: tails, metas and superblocks are whole blocks.

@@ -5,7 +5,8 @@
 use super::bytes::{put, u32_at, u64_at};
 use super::checksum::{Identity, checksum64};
 use super::geometry::TAIL_BYTES;
-use super::segment::Header;
+use super::meta::Meta;
+use super::segment::{Header, NoSegment};
 use super::{BLOCK, STREAMS};
 use crate::address::SegmentNumber;
 
@@ -96,5 +97,35 @@ impl Tail {
             }
             _ => false,
         }
+    }
+}
+
+/// Decodes the header of `segment` from `block`, the first block of its place, after the tails of
+/// that block have been applied to it. `readable` is false if the device could not read the block.
+/// `meta` is the segment's meta.
+///
+/// # Errors
+/// [`NoSegment::Damaged`] if the block is unreadable or damaged and the tails do not replace it. A
+/// tail whose generation is over replaces nothing: the lost header may be that of a later one.
+pub fn header_under_tails(
+    tails: &[(Tail, Vec<u8>)],
+    block: &mut [u8],
+    readable: bool,
+    identity: &Identity,
+    segment: SegmentNumber,
+    meta: Option<Meta>,
+) -> Result<Header, NoSegment> {
+    let own = Header::decode(block, identity, segment);
+    let is_lost = !readable || own == Err(NoSegment::Damaged);
+    for (tail, data) in tails.iter().filter(|(tail, _)| tail.segment == segment && tail.offset == 0)
+    {
+        tail.apply_to(data, identity, block);
+    }
+    match Header::decode(block, identity, segment) {
+        Ok(header) if is_lost && meta.is_some_and(|meta| !meta.admits(header.generation)) => {
+            Err(NoSegment::Damaged)
+        }
+        Err(_) if !readable => Err(NoSegment::Damaged),
+        header => header,
     }
 }

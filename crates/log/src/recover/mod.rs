@@ -19,7 +19,7 @@ use crate::format::summary::SummaryPlace;
 use crate::format::superblock::{self, SuperblockError};
 use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
-    Use, scan,
+    Use, header_under_tails, scan,
 };
 use crate::log::Log;
 use crate::reclaim::usage::End;
@@ -608,19 +608,16 @@ impl Log {
     /// Copies a segment's blocks from tail places to their own places, except blocks that are
     /// complete there.
     fn write_tail_blocks(&self, survey: &Survey, store: &Store, found: &Found) -> io::Result<()> {
-        let ours = |tail: &Tail| {
-            tail.segment == found.number && tail.generation == found.header.generation
-        };
-        for (tail, _) in survey.tails.iter().filter(|(tail, _)| ours(tail)) {
+        for (tail, _) in survey.tails_of(found) {
             self.complete_block(survey, store, found, tail.offset as usize, BLOCK)?;
         }
         Ok(())
     }
 
-    /// Copies the block at offset `first` of a segment from its tails to its own place, and sets its
-    /// bytes behind the first `len` to zero. Writes nothing if the block already has these bytes: it
-    /// may be durable, and a crash during the write could destroy it. Nor if the block is unreadable
-    /// and the tails have only a part of it: a later read may succeed.
+    /// Copies the block at offset `first` of a segment from its tails to its own place, and sets
+    /// its bytes behind the first `len` to zero. Writes nothing if the block already has these
+    /// bytes: it may be durable, and a crash during the write could destroy it. Nor if the block is
+    /// unreadable and the tails have only a part of it: a later read may succeed.
     fn complete_block(
         &self,
         survey: &Survey,
@@ -665,8 +662,8 @@ impl Log {
 }
 
 impl Survey {
-    /// Reads the header of a place, whose meta is `meta`. Also returns true if the header's block is
-    /// readable.
+    /// Reads the header of a place, whose meta is `meta`. Also returns true if the header's block
+    /// is readable.
     fn read_header(
         &self,
         store: &Store,
@@ -676,22 +673,8 @@ impl Survey {
     ) -> io::Result<(Result<Header, NoSegment>, bool)> {
         let mut block = [0; BLOCK];
         let readable = metas.first_block(number, &mut block)?;
-        let own = Header::decode(&block, &store.identity, number);
-        let is_lost = !readable || own == Err(NoSegment::Damaged);
-        for (tail, data) in &self.tails {
-            if tail.segment == number && tail.offset == 0 {
-                tail.apply_to(data, &store.identity, &mut block);
-            }
-        }
-        let header = match Header::decode(&block, &store.identity, number) {
-            // Only a tail has this header, and the generation of the tail is over. The lost header
-            // may be that of a later generation.
-            Ok(header) if is_lost && meta.is_some_and(|meta| !meta.admits(header.generation)) => {
-                Err(NoSegment::Damaged)
-            }
-            Err(_) if !readable => Err(NoSegment::Damaged),
-            header => header,
-        };
+        let (tails, identity) = (&self.tails, &store.identity);
+        let header = header_under_tails(tails, &mut block, readable, identity, number, meta);
         Ok((header, readable))
     }
 
@@ -711,32 +694,28 @@ impl Survey {
             .unwrap_or(0)
     }
 
+    /// Returns the tails of a segment, with their data.
+    fn tails_of(&self, found: &Found) -> impl Iterator<Item = &(Tail, Vec<u8>)> {
+        let (segment, generation) = (found.number, found.header.generation);
+        let ours = move |tail: &Tail| tail.segment == segment && tail.generation == generation;
+        self.tails.iter().filter(move |(tail, _)| ours(tail))
+    }
+
     /// Returns true if a tail place holds a block of this segment.
     fn has_tail(&self, found: &Found) -> bool {
-        self.tails.iter().any(|(tail, _)| {
-            tail.segment == found.number && tail.generation == found.header.generation
-        })
+        self.tails_of(found).next().is_some()
     }
 
     /// Returns the offset in the segment up to which its tails have the block at offset `first`.
     fn tails_end(&self, found: &Found, first: usize) -> usize {
-        let ours = |tail: &Tail| {
-            tail.segment == found.number
-                && tail.generation == found.header.generation
-                && tail.offset as usize == first
-        };
-        let tails = self.tails.iter().filter(|(tail, _)| ours(tail));
+        let tails = self.tails_of(found).filter(|(tail, _)| tail.offset as usize == first);
         tails.map(|(_, data)| first + data.len()).max().unwrap_or(first)
     }
 
     /// Overwrites bytes of a segment with the newer ones from its tail places. `bytes` holds either
     /// the whole segment, with `first` = 0, or the block at offset `first`.
     fn apply_tails(&self, store: &Store, found: &Found, first: usize, bytes: &mut [u8]) {
-        for (tail, data) in &self.tails {
-            let ours = tail.segment == found.number && tail.generation == found.header.generation;
-            if !ours {
-                continue;
-            }
+        for (tail, data) in self.tails_of(found) {
             if first == 0 {
                 tail.apply_to(data, &store.identity, bytes);
             } else if tail.offset as usize == first {

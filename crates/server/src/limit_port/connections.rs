@@ -189,7 +189,7 @@ async fn serve(
     let mut leaving = false;
     let mut stopping = false;
     // The time at which a replaced connection is closed even if it has unanswered requests.
-    let mut last = None;
+    let mut deadline = None;
     loop {
         let patience = if leaving { GOODBYE } else { SILENCE };
         let silent = client.waits_since.get() + patience;
@@ -197,18 +197,18 @@ async fn serve(
             // The connection has ended. An error concerns only its client.
             _ = connection.as_mut() => return,
             () = client.leave.notified() => {
-                // A request may have begun since another connection chose this one. Its units may be
-                // taken, so it must get its reply.
+                // A request may have begun since another connection chose this one. Its units may
+                // be taken, so it must get its reply.
                 if !client.is_busy() {
                     return;
                 }
                 leaving = true;
-                last = Some(Instant::now() + PATIENCE + GOODBYE);
+                deadline = Some(Instant::now() + PATIENCE + GOODBYE);
                 client.waits_since.set(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
-            () = sleep_until(last.map_or(silent, |last: Instant| last.min(silent))) => {
-                if last.is_some_and(|last| last <= Instant::now()) {
+            () = sleep_until(deadline.map_or(silent, |end: Instant| end.min(silent))) => {
+                if deadline.is_some_and(|end| end <= Instant::now()) {
                     return;
                 }
                 // A connection that accepts no more requests stays open until those that have begun
