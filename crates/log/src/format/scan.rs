@@ -68,7 +68,8 @@ pub enum Ending {
 /// Damage to bytes that were durable once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Number of damaged commits. Neighbouring commits that have lost their trailers count as one.
+    /// Number of damaged commits. Damaged parts of one commit count once. Neighbouring commits that
+    /// have lost their trailers count as one.
     pub commits: u32,
     /// Number of gaps: runs of bytes in which no whole record was found. In each gap at least one
     /// record is lost, unless the gap was only a header, a trailer or a filler.
@@ -157,6 +158,8 @@ struct Walk<'a, F> {
 impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     fn run(&mut self) -> Ending {
         let mut at = 0;
+        // The number of the commit that was last counted as damaged.
+        let mut counted = None;
         loop {
             if self.ends_at_limit && at >= self.bytes.len() {
                 return Ending::Sealed;
@@ -177,7 +180,10 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                     .map(|(trailer, end)| (trailer.commit, (end + TRAILER_BYTES) as u32));
                 return self.torn(at, next.map(|(_, end)| end));
             }
-            self.scanned.damage.commits += 1;
+            let commit = next.as_ref().map_or(u64::MAX, |next| newest_commit(at, next));
+            if counted.replace(commit) != Some(commit) {
+                self.scanned.damage.commits += 1;
+            }
             match next {
                 Some((trailer, end)) if end - trailer.length as usize == at => {
                     self.salvage(at, end);
@@ -247,15 +253,12 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     /// the trailer of a later commit proves that the commit at `start` was durable. `next` is the
     /// first trailer behind `start`.
     fn was_durable(&self, start: usize, next: Option<&(Trailer, usize)>) -> bool {
-        let Some(&(first, at)) = next else { return start < self.known };
-        // If the first trailer covers exactly the bytes from `start` on, it is the trailer of the
-        // commit at `start`. Otherwise, the commit at `start` has lost its trailer. It is then
-        // earlier than the found trailer's commit, or an earlier part of the same commit.
-        let is_first = at - first.length as usize == start;
-        let newest = if is_first || first.continues { first.commit } else { first.commit - 1 };
+        let Some(next) = next else { return start < self.known };
+        let newest = newest_commit(start, next);
+        let (first, at) = next;
         start < self.known
             || first.proof() > newest
-            || self.is_followed(at + TRAILER_BYTES, &first, newest)
+            || self.is_followed(at + TRAILER_BYTES, first, newest)
     }
 
     /// Returns true if a later trailer than `last` proves that `commit` was durable. `from` is the
@@ -337,6 +340,17 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
         }
         self.scanned.newer += u32::from(record.kind() == Kind::Newer);
     }
+}
+
+/// Returns the greatest number that the commit at `start` may have. `next` is the first trailer
+/// behind `start`, and its offset.
+fn newest_commit(start: usize, next: &(Trailer, usize)) -> u64 {
+    let (first, at) = next;
+    // If the first trailer covers exactly the bytes from `start` on, it is the trailer of the
+    // commit at `start`. Otherwise, the commit at `start` has lost its trailer. It is then
+    // earlier than the found trailer's commit, or an earlier part of the same commit.
+    let is_first = at - first.length as usize == start;
+    if is_first || first.continues { first.commit } else { first.commit - 1 }
 }
 
 /// Returns true if `trailer` may come next after a trailer of `commit`, the last commit so far in

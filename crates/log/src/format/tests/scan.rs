@@ -249,6 +249,39 @@ fn parts_of_a_commit_are_torn_until_a_later_commit_is_seen() {
     }
 }
 
+/// Two of a commit's three parts are damaged, and one of them may have lost its trailer.
+#[test]
+fn damaged_parts_of_one_commit_count_once() {
+    let mut image = example();
+    for (part, early) in [(20, true), (21, true), (22, false)] {
+        image.early = early;
+        image.append(&item(part, b"part", b"of a commit"));
+        image.commit(9, false);
+    }
+    image.append(&item(23, b"part", b"of the next one"));
+    image.commit(10, false);
+    let end = image.end() as u32;
+    let commits = |bytes: &[u8]| {
+        let (scanned, _) = Image::scan(bytes, None, Extent::AtLeast(end));
+        scanned.expect("a segment").damage.commits
+    };
+    for damaged in [[3, 4], [4, 5], [3, 5]] {
+        for lost in [None, Some(damaged[0]), Some(damaged[1])] {
+            let mut bytes = image.bytes.clone();
+            for part in damaged {
+                bytes[image.commits[part].begin + 20] ^= 1;
+            }
+            if let Some(part) = lost {
+                let trailer = image.commits[part].end - 64;
+                bytes[trailer..trailer + 64].fill(0);
+            }
+            assert_eq!(commits(&bytes), 1, "{damaged:?} without the trailer of {lost:?}");
+            bytes[image.commits[6].begin + 20] ^= 1;
+            assert_eq!(commits(&bytes), 2, "{damaged:?} without the trailer of {lost:?}");
+        }
+    }
+}
+
 #[test]
 fn a_lost_trailer_is_damage_once_a_later_commit_is_seen() {
     let mut image = example();
