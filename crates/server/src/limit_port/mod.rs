@@ -54,11 +54,14 @@ use tokio::time::Instant;
 
 use crate::net::Listener;
 use crate::policies::PolicyReader;
-use crate::server::Running;
+use crate::server::{Running, Stopper};
 use call::{Callee, PATIENCE};
 pub(crate) use connections::CONNECTIONS;
 use connections::{Clients, accept};
 use worker::LimitWorker;
+
+/// Interval between the checks, while the port stops, whether the server must stop at once.
+const CHECK: Duration = Duration::from_millis(50);
 
 /// A running limit port. Dropping it stops the port.
 #[derive(Debug)]
@@ -99,7 +102,7 @@ impl LimitPort {
     }
 
     /// Stops accepting connections, and gives requests in flight at most `grace` to finish. A
-    /// second call does not change the deadline.
+    /// second call does not change the deadline, but [`Stopper::stop_now`] ends the wait.
     pub(crate) fn stop(&self, grace: Duration) {
         // A longer grace would be useless, because no decision takes longer than `PATIENCE`.
         let end = Instant::now() + grace.min(PATIENCE);
@@ -118,7 +121,7 @@ impl Drop for LimitPort {
 }
 
 /// Serves until the port is told to stop and all requests are answered, but not beyond the deadline
-/// of the stop.
+/// of the stop, and not after a request to stop at once.
 async fn serve(
     sockets: Vec<TcpListener>,
     worker: LimitWorker,
@@ -130,20 +133,23 @@ async fn serve(
         let (clients, server, stopped) = (clients.clone(), server.clone(), stopped.clone());
         tokio::task::spawn_local(accept(socket, clients, server, stopped));
     }
+    let running = Arc::clone(&server.running);
     // `server` holds a sender of calls. `worker.run` returns when all such senders are dropped, so
     // when all connections and listeners have ended.
     drop(server);
     tokio::select! {
         () = worker.run() => {}
-        () = grace(&mut stopped) => {}
+        () = grace(&mut stopped, &running.stopper) => {}
     }
 }
 
-/// Waits until the port is told to stop and the deadline of that stop has passed.
-async fn grace(stopped: &mut watch::Receiver<Option<Instant>>) {
+/// Waits until the port is told to stop. Then waits until the deadline of that stop has passed or
+/// the server must stop at once.
+async fn grace(stopped: &mut watch::Receiver<Option<Instant>>, stopper: &Stopper) {
     let end = stopped.wait_for(Option::is_some).await.ok().and_then(|end| *end);
-    if let Some(end) = end {
-        tokio::time::sleep_until(end).await;
+    let Some(end) = end else { return };
+    while Instant::now() < end && !stopper.stops_now() {
+        tokio::time::sleep_until(end.min(Instant::now() + CHECK)).await;
     }
 }
 

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use larder_engine::limit::Limit;
 use larder_engine::{Durability, NANOS, WhenFull};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::connections::BUFFER;
+use super::grace;
 use crate::policies::Policy;
-use crate::server::Server;
+use crate::server::{Server, Stopper};
 use crate::settings::{ListenAddress, Port, Settings, StorePath};
 use crate::slow::SentBy;
 
@@ -353,6 +356,22 @@ fn a_stop_waits_for_no_idle_client() {
     assert!(began.elapsed() < Duration::from_secs(60));
     assert!(matches!(idle.read(&mut [0]), Ok(0) | Err(_)));
     assert!(matches!(half.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn a_stop_at_once_ends_a_grace_that_has_begun() {
+    let stopper = Stopper::default();
+    let (_stop, mut stopped) = watch::channel(Some(Instant::now() + Duration::from_secs(3600)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ended = runtime.block_on(async {
+        let grace = timeout(Duration::from_secs(60), grace(&mut stopped, &stopper));
+        let impatience = async {
+            tokio::task::yield_now().await;
+            stopper.stop_now("impatience");
+        };
+        tokio::join!(grace, impatience).0
+    });
+    assert!(ended.is_ok());
 }
 
 /// The decisions of a durable policy must survive a restart. Limiters that are only in the store

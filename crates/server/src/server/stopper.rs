@@ -49,6 +49,11 @@ impl Stopper {
         }
     }
 
+    /// Returns true if a stop was requested that does not wait for commands in flight.
+    pub(crate) fn stops_now(&self) -> bool {
+        self.state().now
+    }
+
     /// Requests a stop because of a failure.
     pub(crate) fn fail(&self, failure: String) {
         self.state().failure.get_or_insert(failure);
