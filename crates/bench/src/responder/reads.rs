@@ -39,7 +39,7 @@ impl Reads {
         event: BorrowedFd<'_>,
         waker: Waker,
     ) -> io::Result<Reads> {
-        let blocks = device.size().saturating_sub(len as u64) / BLOCK;
+        let blocks = first_blocks(device.size(), len);
         if blocks == 0 {
             return Err(io::Error::other("the device is smaller than one read"));
         }
@@ -108,5 +108,24 @@ impl Reads {
     /// Returns true if the connection has reads in flight.
     pub(super) fn awaits(&self, id: ConnectionId) -> bool {
         self.pending.contains_key(&id.get())
+    }
+}
+
+/// Returns the number of blocks at which a read of `len` bytes may begin on a device of `size`
+/// bytes.
+fn first_blocks(size: u64, len: usize) -> u64 {
+    size.checked_sub(len as u64).map_or(0, |last| last / BLOCK + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_begin_at_every_block_that_leaves_room_for_them() {
+        let blocks = |len| [4095, 4096, 8191, 8192].map(|size| first_blocks(size, len));
+        assert_eq!(blocks(3), [1, 1, 2, 2]);
+        assert_eq!(blocks(4096), [0, 1, 1, 2]);
+        assert_eq!(blocks(5000), [0, 0, 1, 1]);
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Verdicts {
     pub(super) refused: u64,
     /// Latencies after the warm-up, in nanoseconds, ascending.
     latencies: Vec<u64>,
+    /// Number of clients, each of which is a thread.
+    clients: usize,
     /// Length of the measurement, without the warm-up, in seconds.
     seconds: f64,
     /// Processor time of the clients, in nanoseconds.
@@ -70,7 +72,8 @@ impl Verdicts {
         });
         let whole = started.elapsed();
         let seconds = whole.saturating_sub(requests.warm_up).min(requests.time).as_secs_f64();
-        let mut sum = Verdicts { seconds, whole, ..Verdicts::default() };
+        let clients = requests.clients;
+        let mut sum = Verdicts { clients, seconds, whole, ..Verdicts::default() };
         for part in parts {
             let part = part?;
             sum.admitted += part.admitted;
@@ -110,7 +113,7 @@ impl Verdicts {
             generator_busy: busy,
             // Client threads that wait for answers use almost no processor time. So a higher value
             // means that the clients may have limited the rate.
-            generator_bound: busy > 0.8,
+            generator_bound: busy > 0.8 * self.clients as f64,
             ..Figures::default()
         }
     }
@@ -219,5 +222,14 @@ mod tests {
         assert_eq!((figures.rate, figures.mean_us), (50.0, 50.5));
         assert_eq!((figures.p50_us, figures.p99_us, figures.max_us), (51.0, 100.0, 100.0));
         assert_eq!(Verdicts::default().figures().max_us, 0.0);
+    }
+
+    #[test]
+    fn clients_bound_the_rate_if_most_of_them_are_busy() {
+        let whole = Duration::from_secs(1);
+        for (cpu, bound) in [(3_000_000_000, false), (3_500_000_000, true)] {
+            let verdicts = Verdicts { clients: 4, cpu, whole, ..Verdicts::default() };
+            assert_eq!(verdicts.figures().generator_bound, bound);
+        }
     }
 }
