@@ -33,7 +33,7 @@ use crate::clock::{Clock, random_seed};
 use crate::command::{PrefixStats, ServerContext};
 use crate::connection;
 use crate::guard::Guard;
-use crate::keys::{HotKeys, Prefixes, Survey, SurveyThread};
+use crate::keys::{HotKeys, ItemSampling, ItemSamplingThread, Prefixes};
 use crate::limit_port::LimitPort;
 use crate::net::{self, Listener};
 use crate::settings::{LogLevel, MEMCACHED_VERSION, Settings, durability_name, when_full_name};
@@ -129,7 +129,7 @@ pub struct Server {
     pub(crate) admin: Option<Admin>,
     limit_port: Option<LimitPort>,
     watch: Option<watch::Watch>,
-    survey: Option<SurveyThread>,
+    sampling: Option<ItemSamplingThread>,
     pidfile: Option<Pidfile>,
 }
 
@@ -234,7 +234,7 @@ impl Server {
         running.set_context(&context);
         let (workers, limit_port, watch, pidfile) = (Vec::new(), None, None, None);
         let mut server =
-            Server { running, workers, admin, limit_port, watch, survey: None, pidfile };
+            Server { running, workers, admin, limit_port, watch, sampling: None, pidfile };
         for worker in loops {
             let thread = server.spawn_worker(worker, &context)?;
             server.workers.push(thread);
@@ -249,9 +249,11 @@ impl Server {
         if let Some(admin) = &server.admin {
             // `set` cannot fail, because a server has only one admin page.
             let _ = server.running.admin_token.set(Arc::clone(&admin.state.token));
-            let (survey, running) = (Arc::clone(&context.survey), &server.running);
-            let survey = SurveyThread::start(survey, Arc::clone(&running.engine), running.clock);
-            server.survey = Some(survey.map_err(system("start the survey of keys"))?);
+            let (sampling, running) = (Arc::clone(&context.sampling), &server.running);
+            let sampling =
+                ItemSamplingThread::start(sampling, Arc::clone(&running.engine), running.clock);
+            server.sampling =
+                Some(sampling.map_err(system("start the thread that samples items"))?);
             admin.state.serves(Arc::clone(&server.running));
         }
         Ok(server)
@@ -403,7 +405,7 @@ impl Server {
             }
             admin.stop_actions();
         }
-        self.survey = None;
+        self.sampling = None;
         // The workers and the actions of the admin page have ended, so nothing can write to the
         // store any more.
         if let Err(error) = store::close(&self.running.engine) {
@@ -447,7 +449,7 @@ fn context(running: &Arc<Running>) -> Arc<ServerContext> {
     let prefixes = Prefixes { delimiter: settings.prefix_delimiter as u8 };
     context.hot_keys = Arc::new(HotKeys::new(prefixes));
     context.hot_keys.set_on(settings.samples_keys());
-    context.survey = Arc::new(Survey::new(prefixes));
+    context.sampling = Arc::new(ItemSampling::new(prefixes));
     context.policies().replace(&settings.policies);
     context.policies().refused().set_on(settings.samples_keys());
     context.wall_ahead = running.clock.wall_ahead();

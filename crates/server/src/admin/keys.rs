@@ -14,6 +14,6 @@ pub(super) async fn show(_: Trusted, Serving(running): Serving) -> Response {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
     let now_ms = running.clock.millis();
-    let report = report(&context.hot_keys, &context.survey, &running.engine, now_ms);
+    let report = report(&context.hot_keys, &context.sampling, &running.engine, now_ms);
     (HARDENED, axum::Json(report)).into_response()
 }

@@ -3,7 +3,7 @@
 use super::PrefixStats;
 use crate::clients::Registry;
 use crate::connection::arrivals::Arrivals;
-use crate::keys::{HotKeys, Survey};
+use crate::keys::{HotKeys, ItemSampling};
 use crate::latency::Latencies;
 use crate::net::{Counter, counters};
 use crate::policies::CurrentPolicies;
@@ -132,7 +132,7 @@ pub struct ServerContext {
     pub(crate) slow: Arc<SlowCommands>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) hot_keys: Arc<HotKeys>,
-    pub(crate) survey: Arc<Survey>,
+    pub(crate) sampling: Arc<ItemSampling>,
     /// The [`DumpPlace`]s of running dumps.
     dumps: Mutex<Vec<Weak<DumpPlace>>>,
     pub(crate) arrivals: Arc<Arrivals>,
@@ -165,7 +165,7 @@ impl ServerContext {
             slow: Arc::default(),
             registry: Arc::default(),
             hot_keys: Arc::default(),
-            survey: Arc::default(),
+            sampling: Arc::default(),
             dumps: Mutex::default(),
         }
     }

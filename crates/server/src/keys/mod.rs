@@ -8,20 +8,20 @@
 mod aged;
 mod answer;
 mod hot;
+mod item_sampling;
 mod prefix;
 mod refused;
 mod report;
 mod sampler;
 mod sampling;
 mod sketch;
-mod survey;
 mod tree;
 mod window;
 
 pub(crate) use hot::HotKeys;
+pub(crate) use item_sampling::{ItemSampling, ItemSamplingThread};
 pub(crate) use prefix::Prefixes;
 pub(crate) use refused::{RefusedKey, RefusedKeys, RefusedList};
 pub(crate) use report::report;
 pub(crate) use sampler::{KeySampler, SampledRequest};
 pub(crate) use sampling::Sampling;
-pub(crate) use survey::{Survey, SurveyThread};

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::aged::HALF_LIFE;
 use super::hot::{HotCopy, HotKeys};
+use super::item_sampling::{ItemSamples, ItemSampling};
 use super::sketch::SketchEntry;
-use super::survey::{ItemSamples, Survey};
 use super::tree::{Node, Sums, tree};
 use crate::admin::escape::escape;
 
@@ -64,7 +64,7 @@ struct Items {
     expired: usize,
     /// Length of the time in which the samples were taken.
     seconds: f64,
-    /// The number of live items seen since the [`Survey`] began to sample items.
+    /// The number of live items seen since the [`ItemSampling`] began to sample items.
     seen: u64,
     unreadable: u64,
 }
@@ -120,21 +120,26 @@ struct Large {
     seconds_ago: u64,
 }
 
-/// Makes the report. The [`Survey`] samples items only while reports are requested, so this call
-/// makes it continue.
-pub(crate) fn report(hot: &HotKeys, survey: &Survey, engine: &Engine, now_ms: u64) -> KeyReport {
-    let parts = hot.copy(now_ms).map(|copy| parts(hot, survey, engine, now_ms, copy));
+/// Makes the report. The [`ItemSampling`] samples items only while reports are requested, so this
+/// call makes it continue.
+pub(crate) fn report(
+    hot: &HotKeys,
+    sampling: &ItemSampling,
+    engine: &Engine,
+    now_ms: u64,
+) -> KeyReport {
+    let parts = hot.copy(now_ms).map(|copy| parts(hot, sampling, engine, now_ms, copy));
     KeyReport { time: now_ms, on: parts.is_some(), parts }
 }
 
 fn parts(
     hot: &HotKeys,
-    survey: &Survey,
+    sampling: &ItemSampling,
     engine: &Engine,
     now_ms: u64,
     mut copy: HotCopy,
 ) -> KeyReportParts {
-    let samples = survey.look(now_ms);
+    let samples = sampling.look(now_ms);
     let mut samples = samples.unwrap_or_else(|| ItemSamples::new(now_ms));
     let items = engine.stats().items;
     let scale = Scale {
@@ -252,7 +257,7 @@ mod tests {
     use super::*;
     use crate::keys::Prefixes;
     use crate::keys::hot::{RequestKind, SeenRequest};
-    use crate::keys::survey::ItemSample;
+    use crate::keys::item_sampling::ItemSample;
     use crate::keys::window::Window;
     use larder_disk::Random;
 

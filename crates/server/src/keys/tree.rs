@@ -5,8 +5,8 @@
 //! the prefixes of one sample are needed at a time.
 
 use super::hot::{RequestKind, RequestSample};
+use super::item_sampling::ItemSample;
 use super::prefix::Prefixes;
-use super::survey::ItemSample;
 use super::window::Window;
 
 /// The largest number of prefixes in a tree.

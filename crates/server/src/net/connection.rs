@@ -137,7 +137,7 @@ pub(super) struct Core<S: Service, I> {
     /// The latest [order](Order) to all workers, for example to stop, that this worker has
     /// followed.
     pub(super) order: Order,
-    /// Time of the first call of [`tick`](Self::tick) after the order to stop, in coarse
+    /// Time of the first call of [sweep](Self::sweep) after the order to stop, in coarse
     /// milliseconds.
     stopping_since: Option<u64>,
     /// The time until which accepting pauses after a failure, in coarse milliseconds.
@@ -155,7 +155,7 @@ pub(super) struct Core<S: Service, I> {
     /// The time at which this turn began. `None` if the ready list was empty at that time, because
     /// only [`next_ready`](Self::next_ready) needs the time.
     turn_began: Option<Instant>,
-    next_tick: u64,
+    next_sweep: u64,
 }
 
 impl<S: Service, I> Core<S, I> {
@@ -177,7 +177,7 @@ impl<S: Service, I> Core<S, I> {
             lingering: 0,
             now: coarse_ms(),
             turn_began: None,
-            next_tick: 0,
+            next_sweep: 0,
         }
     }
 
@@ -479,14 +479,14 @@ impl<S: Service, I> Core<S, I> {
         self.accept_again = Some(self.now + ACCEPT_PAUSE_MS);
     }
 
-    /// Begins a turn: reads the clock and plans the next [`tick`](Self::tick).
+    /// Begins a turn: reads the clock and plans the next [sweep](Self::sweep).
     pub(super) fn begin_turn(&mut self) {
         self.counters.turns.add(1);
         // The clock is read in every turn, even if no idle timeout is set. If one is set later, it
         // counts from the `stamp` that each connection has got until then.
         self.now = coarse_ms();
         self.turn_began = self.has_ready().then(Instant::now);
-        self.plan_tick();
+        self.plan_sweep();
         self.service.turn();
     }
 
@@ -495,9 +495,9 @@ impl<S: Service, I> Core<S, I> {
         self.now
     }
 
-    /// Returns the interval between calls of [`tick`](Self::tick), in milliseconds; `None` if
+    /// Returns the interval between calls of [sweep](Self::sweep), in milliseconds; `None` if
     /// nothing depends on time now.
-    fn tick_interval(&self) -> Option<u64> {
+    fn sweep_interval(&self) -> Option<u64> {
         if self.order == Order::Stop || self.lingering > 0 || self.accept_again.is_some() {
             return Some(ACCEPT_PAUSE_MS / 2);
         }
@@ -507,41 +507,40 @@ impl<S: Service, I> Core<S, I> {
     }
 
     /// Returns the longest time that the kernel may wait for events before the next
-    /// [`tick`](Self::tick).
+    /// [sweep](Self::sweep).
     pub(super) fn wait_limit(&mut self) -> Option<Duration> {
-        self.plan_tick();
-        // If the next tick is already overdue, the wait is zero.
-        let wait = self.next_tick.checked_sub(self.now);
-        self.tick_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
+        self.plan_sweep();
+        // If the next sweep is already overdue, the wait is zero.
+        let wait = self.next_sweep.checked_sub(self.now);
+        self.sweep_interval().map(|_| Duration::from_millis(wait.unwrap_or(0)))
     }
 
-    /// Plans the next [tick](Self::tick), if one is needed. Called in every turn, also in a turn
-    /// that does not wait for events, because a worker that is always busy must tick too.
-    fn plan_tick(&mut self) {
-        match self.tick_interval() {
-            None => self.next_tick = 0,
-            Some(interval) if self.next_tick == 0 || self.next_tick > self.now + interval => {
-                self.next_tick = self.now + interval;
+    /// Plans the next [sweep](Self::sweep), if one is needed. Called in every turn, also in a turn
+    /// that does not wait for events, because a worker that is always busy must sweep too.
+    fn plan_sweep(&mut self) {
+        match self.sweep_interval() {
+            None => self.next_sweep = 0,
+            Some(interval) if self.next_sweep == 0 || self.next_sweep > self.now + interval => {
+                self.next_sweep = self.now + interval;
             }
             Some(_) => {}
         }
     }
 
-    /// Returns the time of the next [`tick`](Self::tick), in coarse milliseconds.
-    pub(super) fn next_tick(&self) -> u64 {
-        self.next_tick
+    /// Returns the time of the next [sweep](Self::sweep), in coarse milliseconds.
+    pub(super) fn next_sweep(&self) -> u64 {
+        self.next_sweep
     }
 
-    /// Returns true if a [`tick`](Self::tick) is due.
-    pub(super) fn tick_due(&self) -> bool {
-        self.next_tick != 0 && self.now >= self.next_tick
+    /// Returns true if a [sweep](Self::sweep) is due.
+    pub(super) fn sweep_due(&self) -> bool {
+        self.next_sweep != 0 && self.now >= self.next_sweep
     }
 
     /// Does the periodic work of a worker: finds the lingering and idle connections whose time is
-    /// over. The caller must close the returned connections. (This is not the tick of a session,
-    /// which begins every turn.)
-    pub(super) fn tick(&mut self) -> Vec<u32> {
-        self.next_tick = 0;
+    /// over. The caller must close the returned connections.
+    pub(super) fn sweep(&mut self) -> Vec<u32> {
+        self.next_sweep = 0;
         if self.order == Order::Stop {
             self.stopping_since.get_or_insert(self.now);
         }

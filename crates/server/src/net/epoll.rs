@@ -128,7 +128,7 @@ impl<S: Service> Epoll<S> {
             }
             if wait && n == 0 {
                 // Waits up to 1 ms longer than the limit. A wait that ended just before the next
-                // tick would only begin a turn with nothing to do.
+                // sweep would only begin a turn with nothing to do.
                 let limit = self.core.wait_limit();
                 n =
                     self.wait(&mut events, limit.map_or(-1, |limit| limit.as_millis() as i32 + 1))?;
@@ -143,8 +143,8 @@ impl<S: Service> Epoll<S> {
                 self.step(key);
                 self.relieve();
             }
-            if self.core.tick_due() {
-                self.tick();
+            if self.core.sweep_due() {
+                self.sweep();
             }
             if self.core.order == Order::Stop
                 && (self.core.connections.len() == 0 || self.core.out_of_grace())
@@ -532,8 +532,8 @@ impl<S: Service> Epoll<S> {
         self.step(key);
     }
 
-    fn tick(&mut self) {
-        for key in self.core.tick() {
+    fn sweep(&mut self) {
+        for key in self.core.sweep() {
             self.core.remove(key);
         }
         if self.core.has_given_up_clients() {

@@ -15,7 +15,7 @@ fn sampled(send: impl FnOnce(&mut Client<'_>)) -> (f64, f64) {
     send(&mut Client::new(&mut worker));
     let context = &worker.context;
     let now_ms = u64::from(NOW) * 1000;
-    let report = report(&context.hot_keys, &context.survey, &engine, now_ms);
+    let report = report(&context.hot_keys, &context.sampling, &engine, now_ms);
     let report: Value = serde_json::to_value(report).unwrap();
     let all = &report["prefixes"];
     let [ratio, per_second, seconds] =

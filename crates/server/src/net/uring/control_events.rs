@@ -1,5 +1,5 @@
 //! The events of the io_uring loop that do not come from a served connection: new clients, the
-//! alarm that other threads ring, orders to close or stop, and ticks.
+//! alarm that other threads ring, orders to close or stop, and sweeps.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -115,21 +115,21 @@ impl<S: Service> Uring<S> {
         Ok(())
     }
 
-    pub(super) fn arm_tick(&mut self) -> io::Result<()> {
+    pub(super) fn arm_timer(&mut self) -> io::Result<()> {
         let Some(wait) = self.core.wait_limit() else { return Ok(()) };
-        if self.core.next_tick() < self.tick_at {
-            self.tick_at = self.core.next_tick();
-            // The timer is more exact than the coarse clock that decides if a tick is due. Without
-            // the added millisecond, the timer might end just before the tick is due.
-            *self.tick_time = Timespec::from(wait + Duration::from_millis(1));
-            // SAFETY: `tick_time` is boxed, and is not changed before the next turn submits it.
-            unsafe { self.ring.tick(&raw const *self.tick_time)? };
+        if self.core.next_sweep() < self.timer_at {
+            self.timer_at = self.core.next_sweep();
+            // The timer is more exact than the coarse clock that decides if a sweep is due. Without
+            // the added millisecond, the timer might end just before the sweep is due.
+            *self.timer = Timespec::from(wait + Duration::from_millis(1));
+            // SAFETY: `timer` is boxed, and is not changed before the next turn submits it.
+            unsafe { self.ring.start_timer(&raw const *self.timer)? };
         }
         Ok(())
     }
 
-    pub(super) fn tick(&mut self) -> io::Result<()> {
-        for key in self.core.tick() {
+    pub(super) fn sweep(&mut self) -> io::Result<()> {
+        for key in self.core.sweep() {
             self.drop_connection(key)?;
         }
         if self.core.has_given_up_clients() {

@@ -114,8 +114,8 @@ struct Uring<S: Service> {
     accepting: Vec<bool>,
     /// The time at which the earliest timeout in the ring ends the wait, in milliseconds of the
     /// coarse clock. `u64::MAX` if the ring has no timeout.
-    tick_at: u64,
-    tick_time: Box<Timespec>,
+    timer_at: u64,
+    timer: Box<Timespec>,
 }
 
 /// Runs the event loop of one worker until the workers are told to stop.
@@ -131,8 +131,8 @@ pub(super) fn run<S: Service>(shared: Arc<Shared>, index: usize, service: S) -> 
         core: Core::new(shared, index, service),
         input: vec![0; MAX_INPUT_HELD + READ_SIZE].into(),
         replies,
-        tick_at: u64::MAX,
-        tick_time: Box::new(Timespec::new()),
+        timer_at: u64::MAX,
+        timer: Box::new(Timespec::new()),
     };
     uring.watch()?;
     uring.listen()?;
@@ -151,8 +151,8 @@ impl<S: Service> Uring<S> {
                 self.step(key)?;
                 self.relieve()?;
             }
-            if self.core.tick_due() {
-                self.tick()?;
+            if self.core.sweep_due() {
+                self.sweep()?;
             }
             if self.core.order == Order::Stop
                 && (self.core.connections.len() == 0 || self.core.out_of_grace())
@@ -180,7 +180,7 @@ impl<S: Service> Uring<S> {
             }
         }
         if wait {
-            self.arm_tick()?;
+            self.arm_timer()?;
         }
         self.ring.enter(wait)?;
         self.core.begin_turn();
@@ -233,8 +233,8 @@ impl<S: Service> Uring<S> {
                 }
                 self.alarmed()
             }
-            Op::Tick => {
-                self.tick_at = u64::MAX;
+            Op::Timer => {
+                self.timer_at = u64::MAX;
                 Ok(())
             }
         }
@@ -588,10 +588,10 @@ impl<S: Service> Uring<S> {
         let deadline = Instant::now() + REAP;
         let mut completions = Vec::new();
         while self.core.connections.len() > 0 && Instant::now() < deadline {
-            // This tick ends the wait below if no other operation completes.
-            *self.tick_time = Timespec::from(REAP / 10);
-            // SAFETY: `tick_time` is boxed, and is not changed before the next call submits it.
-            unsafe { self.ring.tick(&raw const *self.tick_time)? };
+            // This timer ends the wait below if no other operation completes.
+            *self.timer = Timespec::from(REAP / 10);
+            // SAFETY: `timer` is boxed, and is not changed before the next call submits it.
+            unsafe { self.ring.start_timer(&raw const *self.timer)? };
             self.ring.enter(true)?;
             self.ring.harvest(&mut completions);
             for completion in completions.drain(..) {

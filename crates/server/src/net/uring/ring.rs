@@ -30,7 +30,7 @@ pub(super) enum Op {
     Cancel,
     Accept,
     Alarm,
-    Tick,
+    Timer,
 }
 
 /// The completion of an operation.
@@ -229,10 +229,13 @@ impl Ring {
     ///
     /// # Safety
     /// `time` must stay in place until the operation has been submitted.
-    pub(super) unsafe fn tick(&mut self, time: *const io_uring::types::Timespec) -> io::Result<()> {
+    pub(super) unsafe fn start_timer(
+        &mut self,
+        time: *const io_uring::types::Timespec,
+    ) -> io::Result<()> {
         let entry = opcode::Timeout::new(time).build();
         // SAFETY: the caller keeps `time` in place until the submission, when the kernel copies it.
-        unsafe { self.push(entry, Op::Tick, 0) }
+        unsafe { self.push(entry, Op::Timer, 0) }
     }
 }
 
@@ -243,7 +246,7 @@ fn op_of(data: u64) -> Op {
         2 => Op::WaitForOutput,
         4 => Op::Accept,
         5 => Op::Alarm,
-        6 => Op::Tick,
+        6 => Op::Timer,
         _ => Op::Cancel,
     }
 }
@@ -296,7 +299,7 @@ mod tests {
     #[test]
     fn user_data_round_trips() {
         for op in
-            [Op::Receive, Op::Send, Op::WaitForOutput, Op::Cancel, Op::Accept, Op::Alarm, Op::Tick]
+            [Op::Receive, Op::Send, Op::WaitForOutput, Op::Cancel, Op::Accept, Op::Alarm, Op::Timer]
         {
             let data = user_data(op, 0xfedc_ba98);
             assert_eq!((op_of(data), (data >> 8) as u32), (op, 0xfedc_ba98));

@@ -1,6 +1,5 @@
-//! A survey of all items (not the survey with which a recovery begins). A thread takes random
-//! samples of the index, for statistics by prefix and to find the largest items. It does so at a
-//! limited rate, and only while clients of the admin port read the results.
+//! A thread takes random samples of all items, for statistics by prefix and to find the largest
+//! items. It does so at a limited rate, and only while clients of the admin port read the results.
 //!
 //! Invariant: the engine session of the thread is asleep whenever the thread waits, so the engine's
 //! epochs never wait for the thread.
@@ -17,18 +16,19 @@ use super::window::Window;
 use crate::clock::{Clock, random_seed};
 use crate::unpark::waker_of_this_thread;
 
-/// The survey's thread samples items in steps. This is the interval between two steps, in
+/// The sampling thread samples items in steps. This is the interval between two steps, in
 /// milliseconds.
 const STEP_MS: u64 = 100;
-/// The largest number of items per step, which limits the survey to 2000 items per second.
+/// The largest number of items per step, which limits the sampling to 2000 items per second.
 const ITEMS: usize = 200;
 /// The largest number of items read from devices per step, which limits such reads to 200 per
 /// second.
 const READS: usize = 20;
 /// Time after which reads that have not arrived are abandoned, in milliseconds. So a device that
-/// does not answer does not stop the survey of items on other devices.
+/// does not answer does not stop the sampling of items on other devices.
 const PATIENCE_MS: u64 = 3000;
-/// The survey pauses after the admin port has not read its results for this time, in milliseconds.
+/// The sampling pauses after the admin port has not read its results for this time, in
+/// milliseconds.
 const WANTED_MS: u64 = 60_000;
 /// The age at which samples leave the window, in milliseconds.
 const WINDOW_MS: u64 = 60_000;
@@ -55,15 +55,15 @@ pub(super) struct LargeItem {
     pub(super) seen_ms: u64,
 }
 
-/// The samples, and the state that tells the survey's thread whether to take more.
+/// The samples, and the state that tells the sampling thread whether to take more.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct ItemSampling {
     prefixes: Prefixes,
-    state: Mutex<SurveyState>,
+    state: Mutex<ItemSamplingState>,
 }
 
 #[derive(Debug, Default)]
-struct SurveyState {
+struct ItemSamplingState {
     thread: Option<Thread>,
     /// Time at which the results were last read, in milliseconds.
     looked_ms: Option<u64>,
@@ -71,23 +71,23 @@ struct SurveyState {
     samples: Option<ItemSamples>,
 }
 
-/// The samples that the survey has taken.
+/// The samples taken so far.
 #[derive(Clone, Debug)]
 pub(super) struct ItemSamples {
     /// The sampled items. `None` stands for an item that has expired but was not removed yet.
     pub(super) window: Window<Option<ItemSample>>,
     /// The largest items seen, the largest first.
     pub(super) large: Vec<LargeItem>,
-    /// Number of live items seen since the survey began.
+    /// Number of live items seen since the sampling began.
     pub(super) seen: u64,
     /// Number of items that could not be read.
     pub(super) unreadable: u64,
 }
 
-impl Survey {
-    /// Creates a survey without samples.
-    pub(crate) fn new(prefixes: Prefixes) -> Survey {
-        Survey { prefixes, state: Mutex::default() }
+impl ItemSampling {
+    /// Creates a sampling without samples.
+    pub(crate) fn new(prefixes: Prefixes) -> ItemSampling {
+        ItemSampling { prefixes, state: Mutex::default() }
     }
 
     /// Returns a copy of the samples, if there are any. Makes the thread take samples for another
@@ -117,7 +117,7 @@ impl Survey {
         looked && !state.stopped
     }
 
-    fn lock(&self) -> MutexGuard<'_, SurveyState> {
+    fn lock(&self) -> MutexGuard<'_, ItemSamplingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,7 +174,7 @@ struct Step {
     items: Vec<(usize, usize, Option<u32>)>,
     /// Number of sampled items that had expired.
     expired: u64,
-    /// Number of items that could not be read, since the survey began and not only in this step.
+    /// Number of items that could not be read, since the sampling began and not only in this step.
     unreadable: u64,
 }
 
@@ -186,21 +186,21 @@ impl Step {
     }
 }
 
-/// The thread of a survey. Dropping this value ends the thread.
+/// The sampling thread. Dropping this value ends the thread.
 #[derive(Debug)]
-pub(crate) struct SurveyThread {
-    survey: Arc<Survey>,
+pub(crate) struct ItemSamplingThread {
+    sampling: Arc<ItemSampling>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl SurveyThread {
-    /// Starts a thread that sleeps until [`Survey::look`] is called.
+impl ItemSamplingThread {
+    /// Starts a thread that sleeps until [`ItemSampling::look`] is called.
     pub(crate) fn start(
-        survey: Arc<Survey>,
+        sampling: Arc<ItemSampling>,
         engine: Arc<Engine>,
         clock: Clock,
-    ) -> io::Result<SurveyThread> {
-        let of_thread = Arc::clone(&survey);
+    ) -> io::Result<ItemSamplingThread> {
+        let of_thread = Arc::clone(&sampling);
         let run = move || {
             while !of_thread.is_stopped() {
                 if of_thread.is_wanted(clock.millis()) {
@@ -210,18 +210,18 @@ impl SurveyThread {
                 }
             }
         };
-        let thread = thread::Builder::new().name("survey".to_owned()).spawn(run)?;
-        survey.lock().thread = Some(thread.thread().clone());
+        let thread = thread::Builder::new().name("sampling".to_owned()).spawn(run)?;
+        sampling.lock().thread = Some(thread.thread().clone());
         // A call of `look` before `state.thread` was set could not wake the thread, so wake the
         // thread now.
         thread.thread().unpark();
-        Ok(SurveyThread { survey, thread: Some(thread) })
+        Ok(ItemSamplingThread { sampling, thread: Some(thread) })
     }
 }
 
-impl Drop for SurveyThread {
+impl Drop for ItemSamplingThread {
     fn drop(&mut self) {
-        self.survey.lock().stopped = true;
+        self.sampling.lock().stopped = true;
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
@@ -229,10 +229,10 @@ impl Drop for SurveyThread {
     }
 }
 
-/// Takes samples until the results were not read for [`WANTED_MS`], or until the survey is stopped.
+/// Takes samples until the results were not read for [`WANTED_MS`], or until the server stops.
 /// The session exists only during this call, because the memory for reads is divided among all open
 /// sessions.
-fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
+fn take_samples(sampling: &ItemSampling, engine: &Arc<Engine>, clock: &Clock) {
     let mut session = engine.session(waker_of_this_thread());
     let mut sampler = ItemSampler::new(random_seed());
     let mut reads: Option<Reads> = None;
@@ -240,7 +240,7 @@ fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
     loop {
         let nanos = clock.nanos();
         let now_ms = nanos / 1_000_000;
-        if !survey.is_wanted(now_ms) {
+        if !sampling.is_wanted(now_ms) {
             break;
         }
         session.tick_at(nanos);
@@ -265,9 +265,9 @@ fn take_samples(survey: &Survey, engine: &Arc<Engine>, clock: &Clock) {
         }
         session.sleep();
         if let Some(step) = step {
-            let mut state = survey.lock();
+            let mut state = sampling.lock();
             let samples = state.samples.get_or_insert_with(|| ItemSamples::new(now_ms));
-            samples.add(survey.prefixes, &step, now_ms);
+            samples.add(sampling.prefixes, &step, now_ms);
         }
         thread::park_timeout(Duration::from_millis(next_ms.saturating_sub(now_ms)));
     }
