@@ -1,8 +1,8 @@
 //! Limits on the connections of the admin page: their number, and how long a connection may stay
-//! silent. The page shares the process's file descriptors with the data port. So at the limit, a
-//! new connection replaces the connection that has been silent for longest. Connections with a
-//! running action are replaced last. Otherwise anybody who can connect could cut off an operator
-//! from the result of an action.
+//! silent. HTTP/2 is refused, so a connection has one request at a time. The page shares the
+//! process's file descriptors with the data port. So at the limit, a new connection replaces the
+//! connection that has been silent for longest. Connections with a running action are replaced
+//! last. Otherwise anybody who can connect could cut off an operator from the result of an action.
 
 use std::future::Future;
 use std::io;
@@ -24,6 +24,10 @@ const CONNECTIONS: usize = 32;
 /// request, sends only a part of one, or does not read a reply. Monitors usually send requests at
 /// shorter intervals than this.
 const SILENCE: Duration = Duration::from_secs(75);
+/// The first bytes of an HTTP/2 connection. axum would accept HTTP/2, because the limit port needs
+/// that part of hyper. Then each connection could have 200 requests at a time, each with a reply in
+/// memory.
+const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The listener of the admin page, with its limits.
 #[derive(Debug)]
@@ -105,7 +109,8 @@ impl AdminListener {
         let slot = Arc::new(ConnectionSlot::new());
         self.connections.push(Arc::downgrade(&slot));
         let silence = self.silence;
-        AdminConnection { stream, slot, silence, over: Box::pin(tokio::time::sleep(silence)) }
+        let over = Box::pin(tokio::time::sleep(silence));
+        AdminConnection { stream, slot, silence, over, http_2: Some(HTTP_2) }
     }
 }
 
@@ -172,6 +177,8 @@ pub(super) struct AdminConnection {
     slot: Arc<ConnectionSlot>,
     silence: Duration,
     over: Pin<Box<Sleep>>,
+    /// The rest of [`HTTP_2`] if all bytes that were received are its beginning; otherwise `None`.
+    http_2: Option<&'static [u8]>,
 }
 
 impl AdminConnection {
@@ -194,6 +201,16 @@ impl AdminConnection {
         }
         self.over.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
+
+    /// Returns true if the connection speaks HTTP/2. `received` are the next bytes that it has
+    /// received.
+    fn speaks_http_2(&mut self, received: &[u8]) -> bool {
+        if let Some(rest) = self.http_2 {
+            let common = received.len().min(rest.len());
+            self.http_2 = (received[..common] == rest[..common]).then_some(&rest[common..]);
+        }
+        self.http_2.is_some_and(<[u8]>::is_empty)
+    }
 }
 
 impl AsyncRead for AdminConnection {
@@ -202,7 +219,11 @@ impl AsyncRead for AdminConnection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let moved = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let before = buffer.filled().len();
+        let mut moved = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if self.speaks_http_2(&buffer.filled()[before..]) {
+            moved = Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
         self.judge(context, moved)
     }
 }
@@ -329,6 +350,26 @@ mod tests {
         let mut later: Vec<Client> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         later.iter_mut().for_each(ask);
         assert!(is_closed(&mut acting));
+    }
+
+    /// A connection must not have several requests at a time.
+    #[test]
+    fn http_2_is_refused() {
+        let (address, _end) = serve(SILENCE);
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let mut whole = connect(address);
+        whole.write_all(&[HTTP_2, &settings].concat()).unwrap();
+        assert!(is_closed(&mut whole));
+        let mut parts = connect(address);
+        let (start, rest) = HTTP_2.split_at(5);
+        parts.write_all(start).unwrap();
+        ask(&mut connect(address));
+        parts.write_all(rest).unwrap();
+        assert!(is_closed(&mut parts));
+        // A request that only begins like HTTP/2 gets a reply.
+        let mut similar = connect(address);
+        similar.write_all(b"PRI * HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert!(!is_closed(&mut similar));
     }
 
     #[test]

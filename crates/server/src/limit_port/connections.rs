@@ -4,19 +4,24 @@
 //! hyper serves the connections, because it can limit the length of request heads. axum's server
 //! cannot. The first bytes of a connection say whether it speaks HTTP/1 (`request.rs`) or HTTP/2
 //! (`envoy`).
+//!
+//! Headers take up to seven times as much memory as they have bytes. So the task of an HTTP/2
+//! connection also executes the requests of this connection. It drops their headers and trailers
+//! before it waits, that is, before the thread reads another connection.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::http::{Request, Version};
 use axum::response::Response;
 use axum::serve::Listener;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto;
@@ -43,6 +48,10 @@ pub(super) const HEADERS: u32 = 72 << 10;
 /// The largest number of requests at a time of an HTTP/2 connection. Envoy opens another connection
 /// for more.
 pub(super) const STREAMS: u32 = 8;
+/// The largest number of requests of an HTTP/2 connection that the client has cancelled before they
+/// were begun. One more ends the connection, and with it the other requests. By default, Envoy
+/// cancels a request after 20 ms. So this number suffices if the thread is delayed by 160 ms.
+pub(super) const CANCELLED: usize = 64;
 /// The flow-control window of an HTTP/2 connection, in bytes. HTTP/2 allows no smaller window for a
 /// connection.
 const WINDOW: u32 = 65_535;
@@ -71,6 +80,9 @@ struct LimitClient {
     /// Time at which a request last began or ended; the time of the connect if there was no request
     /// yet.
     waits_since: Cell<Instant>,
+    /// The bodies of HTTP/2 requests that are already answered. What arrives of them is dropped. If
+    /// nobody received it, h2 would keep the trailers of such a request.
+    answered: RefCell<Vec<Incoming>>,
     /// Notified when the connection has to end.
     leave: Notify,
 }
@@ -97,6 +109,7 @@ impl Clients {
             executing: Cell::new(0),
             begun: Cell::new(0),
             waits_since: Cell::new(Instant::now()),
+            answered: RefCell::default(),
             leave: Notify::new(),
         });
         clients.push(Rc::downgrade(&client));
@@ -107,6 +120,19 @@ impl Clients {
 impl LimitClient {
     fn is_busy(&self) -> bool {
         self.executing.get() > 0
+    }
+
+    /// Drops what has arrived of the bodies of answered requests.
+    fn drop_rest(&self, context: &mut Context<'_>) {
+        self.answered.borrow_mut().retain_mut(|body| {
+            loop {
+                match Pin::new(&mut *body).poll_frame(context) {
+                    Poll::Ready(Some(Ok(_))) => {}
+                    // The body waits for more, has ended, or its client has cancelled the request.
+                    other => return other.is_pending(),
+                }
+            }
+        });
     }
 }
 
@@ -132,17 +158,42 @@ impl Drop for Counted {
     }
 }
 
-/// Spawns the tasks of HTTP/2 streams on the limit port's thread.
-#[derive(Clone, Copy, Debug)]
-struct OnThisThread;
+/// A future that answers one HTTP/2 request.
+type Answering = Pin<Box<dyn Future<Output = ()>>>;
 
-impl<F> hyper::rt::Executor<F> for OnThisThread
+/// Adds the futures that hyper makes for HTTP/2 requests to the list of their connection. The list
+/// is a weak reference, because these futures own executors.
+#[derive(Clone)]
+struct OnConnection(Weak<RefCell<Vec<Answering>>>);
+
+impl<F> hyper::rt::Executor<F> for OnConnection
 where
-    F: Future<Output: 'static> + 'static,
+    F: Future<Output = ()> + 'static,
 {
     fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
+        let Some(requests) = self.0.upgrade() else { return };
+        let mut future = Box::pin(future);
+        // Begins the request, which drops its headers, before hyper accepts another one. Afterwards
+        // `poll` polls the future with the waker of the connection's task.
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            requests.borrow_mut().push(future);
+        }
     }
+}
+
+/// Polls a connection, and then everything that the connection may have received something for.
+fn poll<C: Future>(
+    connection: Pin<&mut C>,
+    requests: &RefCell<Vec<Answering>>,
+    client: &LimitClient,
+    context: &mut Context<'_>,
+) -> Poll<C::Output> {
+    let ended = connection.poll(context);
+    let mut polled = requests.take();
+    polled.retain_mut(|request| request.as_mut().poll(context).is_pending());
+    requests.borrow_mut().append(&mut polled);
+    client.drop_rest(context);
+    ended
 }
 
 /// Accepts connections and serves them, until the port is stopped.
@@ -175,11 +226,13 @@ async fn serve(
         let client = Rc::clone(&client);
         service_fn(move |request| answer(request, Rc::clone(&client), server.clone()))
     };
-    let mut protocols = auto::Builder::new(OnThisThread);
+    let requests = Rc::default();
+    let mut protocols = auto::Builder::new(OnConnection(Rc::downgrade(&requests)));
     protocols.http1().header_read_timeout(None).max_buf_size(BUFFER);
     protocols
         .http2()
         .max_concurrent_streams(STREAMS)
+        .max_pending_accept_reset_streams(CANCELLED)
         .initial_connection_window_size(WINDOW)
         .initial_stream_window_size(envoy::BODY as u32)
         .max_header_list_size(HEADERS)
@@ -195,7 +248,7 @@ async fn serve(
         let silent = client.waits_since.get() + patience;
         tokio::select! {
             // The connection has ended. An error concerns only its client.
-            _ = connection.as_mut() => return,
+            _ = poll_fn(|context| poll(connection.as_mut(), &requests, &client, context)) => return,
             () = client.leave.notified() => {
                 // A request may have begun since another connection chose this one. Its units may
                 // be taken, so it must get its reply.
@@ -248,7 +301,12 @@ async fn answer(
     Ok(match request.version() {
         // A connection is not busy while a body arrives. Otherwise, bodies that never end would
         // keep new connections from replacing it.
-        Version::HTTP_2 => envoy::answer(request, &server, begin).await,
+        Version::HTTP_2 => {
+            let (head, mut body) = request.into_parts();
+            let reply = envoy::answer(head, &mut body, &server, begin).await;
+            client.answered.borrow_mut().push(body);
+            reply
+        }
         _ => {
             let _executing = begin();
             answer_http(&request, &server).await
@@ -287,7 +345,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::limit_port::envoy::tests::calls::{PREFACE, head, no_settings};
+    use crate::limit_port::envoy::tests::calls::{PREFACE, frame, head, no_settings};
     use crate::limit_port::tests::{connect, server};
 
     /// A connection must not be closed while the body of its request arrives, or just after it
@@ -327,6 +385,49 @@ mod tests {
                 let noticed = timeout(Duration::from_secs(30), noticed).await;
                 assert!(noticed.is_ok(), "{path} {kind}");
             }
+        });
+    }
+
+    /// If the headers of requests stayed in memory while the thread reads all other connections,
+    /// they would take gigabytes. So one poll of a connection must begin all requests that it
+    /// receives. It must also drop the trailers of requests that it has already answered.
+    #[test]
+    fn a_connection_drops_headers_before_another_one_is_read() {
+        let server = server(Vec::new());
+        let (calls, _called) = mpsc::channel(1);
+        let callee = Callee { running: Arc::clone(&server.running), calls };
+        let (_stop, stopped) = watch::channel(None);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut proxy = connect(listener.local_addr().unwrap());
+            // The bodies do not arrive. The last request needs none, so it is answered.
+            let last = 2 * STREAMS - 1;
+            let mut bytes = [PREFACE, &no_settings()].concat();
+            for stream in (1..last).step_by(2) {
+                bytes.extend(head(stream, envoy::PATH, "application/grpc"));
+            }
+            bytes.extend(head(last, envoy::PATH, "text/plain"));
+            proxy.write_all(&bytes).unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            stream.writable().await.unwrap();
+            stream.readable().await.unwrap();
+            let client = Clients::default().enter().unwrap();
+            let mut served = pin!(serve(stream, Rc::clone(&client), callee, stopped));
+            // Polls the connection once, and no other task.
+            let polled = poll_fn(|context| Poll::Ready(served.as_mut().poll(context))).await;
+            assert!(polled.is_pending());
+            assert_eq!(client.begun.get(), STREAMS as usize - 1);
+            assert_eq!(client.answered.borrow().len(), 1);
+
+            // A HEADERS frame that ends the headers and the stream, with an empty header `a`.
+            proxy.write_all(&frame(1, 5, last, &[0, 1, b'a', 0])).unwrap();
+            let ended = poll_fn(|context| {
+                assert!(served.as_mut().poll(context).is_pending());
+                if client.answered.borrow().is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            assert!(timeout(Duration::from_secs(30), ended).await.is_ok());
+            assert_eq!(client.begun.get(), STREAMS as usize - 1);
         });
     }
 

@@ -5,7 +5,8 @@
 use std::future::ready;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -48,18 +49,18 @@ impl GrpcError {
     }
 }
 
-/// Returns true if a request is a gRPC call.
-pub(super) fn is_call(request: &Request<Incoming>) -> bool {
-    let kind = request.headers().get(header::CONTENT_TYPE);
+/// Returns true if a request with this head is a gRPC call.
+pub(super) fn is_call(head: &Parts) -> bool {
+    let kind = head.headers.get(header::CONTENT_TYPE);
     let format = kind.and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
     let is_known = |format: &[u8]| matches!(format.first(), None | Some(b'+' | b';'));
-    request.method() == Method::POST && format.is_some_and(is_known)
+    head.method == Method::POST && format.is_some_and(is_known)
 }
 
 /// Receives the message of a call; `None` if it is longer than [`BODY`].
-pub(super) async fn receive(request: Request<Incoming>) -> Result<Option<Vec<u8>>, GrpcError> {
+pub(super) async fn receive(body: &mut Incoming) -> Result<Option<Vec<u8>>, GrpcError> {
     let late = |_| GrpcError::new(Status::DeadlineExceeded, "the request did not end in time");
-    match timeout(PATIENCE, collect(request.into_body())).await.map_err(late)?? {
+    match timeout(PATIENCE, collect(body)).await.map_err(late)?? {
         Some(frame) => message(&frame).map(|message| Some(message.to_vec())),
         None => Ok(None),
     }
@@ -67,7 +68,7 @@ pub(super) async fn receive(request: Request<Incoming>) -> Result<Option<Vec<u8>
 
 /// Returns the bytes of a body; `None` if there are more than [`BODY`]. Copies the bytes, because a
 /// piece of a body keeps the whole buffer in memory that it was received in.
-async fn collect(mut body: Incoming) -> Result<Option<Vec<u8>>, GrpcError> {
+async fn collect(body: &mut Incoming) -> Result<Option<Vec<u8>>, GrpcError> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame =

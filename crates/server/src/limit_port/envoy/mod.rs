@@ -16,7 +16,8 @@ pub(super) mod tests;
 
 use std::sync::Arc;
 
-use axum::http::{Request, StatusCode};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use hyper::body::Incoming;
@@ -70,23 +71,21 @@ enum Rule {
     Limited(LimitRequest),
 }
 
-/// Answers an HTTP/2 request. Calls `begin` once the whole request has arrived. The guard that
-/// `begin` returns lives until the reply, and counts the request as being executed.
+/// Answers an HTTP/2 request. Drops its head before the first wait. Calls `begin` once the whole
+/// request has arrived. The guard that `begin` returns lives until the reply, and counts the
+/// request as being executed.
 pub(super) async fn answer<G>(
-    request: Request<Incoming>,
+    head: Parts,
+    body: &mut Incoming,
     server: &Callee,
     begin: impl FnOnce() -> G,
 ) -> Response {
-    if !grpc::is_call(&request) {
-        // gRPC prescribes this status for other content types. With another status, a proxy that
-        // asks `/v1/forward-auth` over HTTP/2 would take the reply for a decision.
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "HTTP/2 is for gRPC here").into_response();
+    let refusal = refusal(&head);
+    drop(head);
+    if let Some(refusal) = refusal {
+        return refusal;
     }
-    if request.uri().path() != PATH {
-        let reason = format!("there is only {PATH}");
-        return grpc::failure(&GrpcError::new(Status::Unimplemented, reason));
-    }
-    let message = match grpc::receive(request).await {
+    let message = match grpc::receive(body).await {
         Ok(Some(message)) => message,
         Ok(None) => {
             count(server, ProxyCounters::count_too_large);
@@ -103,6 +102,18 @@ pub(super) async fn answer<G>(
         },
         Err(error) => grpc::failure(&error),
     }
+}
+
+/// Returns the reply to a request that is not a call of [`PATH`].
+fn refusal(head: &Parts) -> Option<Response> {
+    if !grpc::is_call(head) {
+        // gRPC prescribes this status for other content types. With another status, a proxy that
+        // asks `/v1/forward-auth` over HTTP/2 would take the reply for a decision.
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Some((status, "HTTP/2 is for gRPC here").into_response());
+    }
+    let unknown = || GrpcError::new(Status::Unimplemented, format!("there is only {PATH}"));
+    (head.uri.path() != PATH).then(|| grpc::failure(&unknown()))
 }
 
 /// Calls `count` with the counters for requests and descriptors that the counters of no policy

@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use super::super::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse};
 use super::super::{BODY, PATH};
 use super::{descriptor, request};
+use crate::limit_port::connections::CANCELLED;
 use crate::limit_port::tests::{HOUR, command, connect, server};
 use crate::policies::{Policy, pattern};
 use crate::server::Server;
@@ -25,6 +26,7 @@ pub(in crate::limit_port) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\
 
 /// The types of HTTP/2 frames.
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 const DATA: u8 = 0;
@@ -84,7 +86,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(in crate::limit_port) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
@@ -307,6 +309,27 @@ fn a_stop_waits_for_a_body_that_is_arriving() {
     seen.extend(std::iter::from_fn(next));
     assert_eq!(seen.iter().filter(|&&kind| kind == DATA).count(), 1, "{seen:?}");
     stopping.join().unwrap().unwrap();
+}
+
+/// Envoy cancels a call when its timeout has passed. If the server is delayed, many cancelled calls
+/// arrive at once. They must not end the connection, because that would also end the other calls.
+#[test]
+fn cancelled_calls_do_not_end_the_connection() {
+    let server = server(vec![users(1)]);
+    let mut client = connect(server.limit_addresses()[0]);
+    let mut bytes = [PREFACE, &no_settings()].concat();
+    let mut streams = (1..).step_by(2);
+    for stream in streams.by_ref().take(CANCELLED) {
+        bytes.extend(head(stream, PATH, "application/grpc"));
+        bytes.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
+    }
+    let last = streams.next().unwrap();
+    let message = framed(&request(vec![descriptor(&[("user", "ann")])]).encode_to_vec());
+    bytes.extend(head(last, PATH, "application/grpc"));
+    bytes.extend(frame(DATA, 1, last, &message));
+    client.write_all(&bytes).unwrap();
+    let mut kinds = std::iter::from_fn(|| next_kind(&mut client));
+    assert_eq!(kinds.find(|kind| [DATA, GOAWAY].contains(kind)), Some(DATA));
 }
 
 /// With tracing, Envoy copies a header field of its client's request into the call. Such a field
