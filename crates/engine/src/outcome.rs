@@ -49,8 +49,9 @@ pub enum Outcome<T> {
     /// Nothing was done, because the record is being read into memory. Repeat the call after the
     /// session's waker was woken.
     NeedsRead,
-    /// Nothing was done, because memory is full and being reclaimed, or because the key is moving
-    /// between lanes. Repeat the call after the session's waker was woken.
+    /// Nothing was done, because memory is full and being reclaimed, because the key is moving
+    /// between lanes, or because a commit must first extend the lease of versions. Repeat the call
+    /// after the session's waker was woken.
     NeedsSpace,
     /// Nothing was done, and the caller cannot wait: the session's waker is not woken when a
     /// repeated call would succeed.

@@ -202,13 +202,13 @@ impl Lane {
         }
     }
 
-    /// Sets the version at which the index asks for the next lease: half a lease below the limit in
-    /// the superblock. Call this only when that limit is durable.
+    /// Lets the index use the versions up to the limit in the superblock, and ask for the next
+    /// lease half a lease below this limit. Call this only when the limit is durable.
     pub(crate) fn mark_lease(&self) {
         if let Some(store) = self.log.store() {
             let limit = store.superblock().seq_limit;
             let mark = if limit < MAX_SEQ { limit - SEQ_LEASE / 2 } else { u64::MAX };
-            self.index.set_lease_mark(mark);
+            self.index.set_lease(mark, limit);
         }
     }
 

@@ -119,9 +119,23 @@ impl<'a> Guard<'a> {
         seq
     }
 
+    /// Returns true if the next version lies within the durable lease. Otherwise lets the next
+    /// commit extend the lease. Writers that append check this before [`Guard::next_seq`]. A crash
+    /// must not leave records with versions beyond the lease: the next start would assign lower
+    /// versions, and a later start would then take these records for the newest.
+    #[inline]
+    pub(crate) fn has_version(&self) -> bool {
+        let next = (self.stripe.seq.load(Ordering::Relaxed) + 1).min(MAX_SEQ);
+        let has = next <= self.index.lease_end.load(Ordering::Relaxed);
+        if !has {
+            self.index.wants_lease.store(true, Ordering::Relaxed);
+        }
+        has
+    }
+
     /// Returns true if the next version is below the mark at which the store extends the lease.
-    /// Changes in place check this: they need no space in the log, so a shortage of space cannot
-    /// stop them before the lease ends.
+    /// Changes in place check this. Without it, a hot counter could soon use up the whole lease,
+    /// because changes in place need no space in the log.
     #[inline]
     pub(crate) fn has_leased(&self) -> bool {
         let next = self.stripe.seq.load(Ordering::Relaxed) + 1;

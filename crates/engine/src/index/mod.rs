@@ -98,6 +98,8 @@ pub(crate) struct Index {
     /// Once a stripe has assigned a version at or above this mark, the store extends the lane's
     /// lease of versions.
     lease_mark: AtomicU64,
+    /// The last version of the lane's durable lease.
+    lease_end: AtomicU64,
     wants_lease: AtomicBool,
 }
 
@@ -126,6 +128,7 @@ impl Index {
             limit: AtomicU64::new(NO_LIMIT),
             full: AtomicBool::new(false),
             lease_mark: AtomicU64::new(u64::MAX),
+            lease_end: AtomicU64::new(u64::MAX),
             wants_lease: AtomicBool::new(false),
         })
     }
@@ -350,12 +353,15 @@ impl Index {
         stripes.for_each(|number| self.lock_stripe(number).raise_seq(seq));
     }
 
-    /// Sets the version at which [`Index::wants_lease`] becomes true.
-    pub(crate) fn set_lease_mark(&self, seq: u64) {
-        self.lease_mark.store(seq, Ordering::Relaxed);
+    /// Sets the last version of the lease, and the version at which [`Index::wants_lease`] becomes
+    /// true. The lease must be durable.
+    pub(crate) fn set_lease(&self, mark: u64, end: u64) {
+        self.lease_mark.store(mark, Ordering::Relaxed);
+        self.lease_end.store(end, Ordering::Relaxed);
     }
 
-    /// Returns true if a stripe has assigned a version at or above the mark since the last call.
+    /// Returns true if, since the last call, a stripe has assigned a version at or above the mark
+    /// or has found no version left.
     pub(crate) fn wants_lease(&self) -> bool {
         self.wants_lease.swap(false, Ordering::Relaxed)
     }

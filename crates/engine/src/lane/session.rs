@@ -667,6 +667,7 @@ impl LaneSession {
         match why {
             NotWritten::NeedsRead => return self.needs_read(key),
             NotWritten::NoSpace(claim) => return self.no_space(claim),
+            NotWritten::NoVersion => return self.no_version(),
             // Waiting cannot make room for such a write.
             NotWritten::TooLarge | NotWritten::OutOfMemory => {
                 bump(&self.counters.store_no_memory, 1);
@@ -696,6 +697,15 @@ impl LaneSession {
             return Outcome::Refused(if full { Refusal::StoreFull } else { Refusal::OutOfMemory });
         }
         self.lane.wait_for_space(&self.waker, claim);
+        Outcome::NeedsSpace
+    }
+
+    /// Returns the outcome of a call that found no version left in the lease: wait for the commit
+    /// that extends the lease.
+    fn no_version<T>(&self) -> Outcome<T> {
+        self.depends.set(0);
+        self.missing.set(0);
+        self.wake_on_next_commit();
         Outcome::NeedsSpace
     }
 

@@ -98,6 +98,8 @@ pub(crate) enum NotWritten {
     NoSpace(Claim),
     /// The record that the key's slot leads to must first be read from the store.
     NeedsRead,
+    /// The versions of the lane's lease are used up. The next commit extends the lease.
+    NoVersion,
     /// Commits fail. The lane accepts no writes until commits succeed again.
     StoreFailed,
     /// Either the memory of the received large value is gone, or memory can never hold both the old

@@ -15,7 +15,7 @@ use crate::verbs::version::{Before, Body, Existing, Manner, NotWritten, OldReads
 use crate::{Item, Outcome};
 use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::sync::atomic::Ordering;
-use larder_log::{Address, Claim, Fields, Layout, Record, Stream};
+use larder_log::{Address, Appending, Claim, Fields, Layout, Record, Stream};
 
 impl LaneSession {
     /// Changes a key under its stripe's lock. `change` returns the answer, or the reason why
@@ -232,7 +232,7 @@ impl LaneSession {
             Before::Nothing | Before::Unread(_) => guard.vacate(key)?,
         };
         let value_hash = self.value_hash(&body);
-        let _appending = self.appending()?;
+        let _appending = self.appending_version(guard)?;
         let address = match body {
             Body::Pieces(first, second) if size <= log.largest_record() => {
                 let stream = self.stream_for(key, before);
@@ -322,7 +322,7 @@ impl LaneSession {
         let layout = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
         let log = &self.lane.log;
         let value_hash = self.value_hash(&Body::Pieces(&[], &[]));
-        let _appending = self.appending()?;
+        let _appending = self.appending_version(guard)?;
         let reserved = log
             .reserve_for(&self.appender, Stream::Hot, layout.size(), self.now(), Claim::Delete)
             .ok_or(NotWritten::NoSpace(Claim::Delete))?;
@@ -467,6 +467,13 @@ impl LaneSession {
         guard.remove(existing.place, true);
         self.kill(slot.address(), existing.record.size());
         Ok(())
+    }
+
+    /// As [`LaneSession::appending`], for a record that gets the stripe's next version.
+    #[inline]
+    fn appending_version(&self, guard: &Guard<'_>) -> Result<Appending<'_>, NotWritten> {
+        let appending = self.appending()?;
+        guard.has_version().then_some(appending).ok_or(NotWritten::NoVersion)
     }
 
     /// Returns the stream for a new version: `Hot`, which is the probation of new items, or
