@@ -299,7 +299,10 @@ impl Lane {
         self.log.close_to_growth();
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
         let failed_syncs = store.failed_syncs();
-        let image = if settled { self.save_image()? } else { None };
+        // A start that loads the image does not look for strays. So if this lane keeps an
+        // unreadable record that may be a stray, the next start must read the log.
+        let complete = settled && !self.has_unreadable_strays();
+        let image = if complete { self.save_image()? } else { None };
         // The image must be durable before the superblock names it.
         store.sync(failed_syncs)?;
         let next_commit = store.commits.open();
