@@ -535,6 +535,32 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
     assert_eq!(machine.count(119_000..120_000, 1), (1000, 0, 0));
 }
 
+/// A crash damages at most one copy of a meta. If both are damaged, a durable meta is lost, and the
+/// segment may have been free. The start must report that, and evicted items must not come back.
+#[test]
+fn a_segment_whose_metas_are_both_damaged_shows_nothing() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
+    machine.set_all(0..60_000, 0);
+    (0..3).for_each(|_| machine.turn());
+    let items = machine.engine.stats().items;
+    let geometry = machine.geometry();
+    let freed = machine.freed();
+    assert!(freed.len() > 1, "{freed:?}");
+    for (&number, copy) in freed.iter().flat_map(|number| [(number, 0), (number, 1)]) {
+        machine.device.flip_bit(geometry.meta(number, copy) + 20, 3);
+    }
+    let machine = machine.restarted(Durability::Sync, WhenFull::Evict);
+    // As above, the store may have reused one of the places.
+    let back = machine.engine.stats().items;
+    assert!((items - 70..=items).contains(&back), "{items} items, then {back}");
+    let damaged = machine.engine.recovered().unwrap().damaged_records;
+    assert!((1..=freed.len() as u64).contains(&damaged), "{damaged} of {freed:?}");
+    // The start has written these metas again. No later start has anything to report.
+    let machine = machine.restarted(Durability::Sync, WhenFull::Evict);
+    assert_eq!(machine.engine.recovered().unwrap().damaged_records, 0);
+    assert_eq!(machine.engine.stats().bad_places, 0);
+}
+
 /// Segments with an unreadable meta must still hide older versions, also after further restarts and
 /// while they are cleaned.
 #[test]

@@ -1,11 +1,14 @@
-//! Tests of commit requests, and of tombstones when commits settle or fail.
+//! Tests of commit requests, of tombstones when commits settle or fail, and of numbers and versions
+//! that no start may use again.
 
 use super::gather::{Gather, Returning};
 use super::*;
 use crate::lock::lock;
-use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store};
+use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store, Stored};
 use larder_disk::{Failure, Fault, MonotonicClock, Operation, SimDevice};
 use larder_log::CommitState;
+use larder_log::format::Tail;
+use larder_log::format::geometry::{TAIL_BYTES, TAIL_PLACES};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -20,11 +23,15 @@ fn engine() -> Arc<Engine> {
 }
 
 fn engine_on(device: Arc<SimDevice>) -> Arc<Engine> {
+    engine_with(device, Durability::Sync)
+}
+
+fn engine_with(device: Arc<SimDevice>, durability: Durability) -> Arc<Engine> {
     let device = StoreDevice { name: "store".to_owned(), device, lower: None, seeds: [1, 2, 3] };
     let store = StoreOptions {
         devices: vec![device],
         forget: Vec::new(),
-        durability: Durability::Sync,
+        durability,
         sync_interval: Duration::from_secs(1),
         accept_damage: false,
         clock: MonotonicClock(Arc::new(|| Duration::ZERO)),
@@ -58,6 +65,98 @@ fn a_commit_request_before_the_committer_is_known_is_served() {
         !durable.wanted.load(Ordering::Acquire)
     });
     assert!(heard, "the committer sleeps for ever");
+}
+
+fn set(session: &mut Session, value: &[u8]) -> Outcome<Stored> {
+    session.tick(1);
+    session.store(&session.key(b"key"), Store::set(value, 0, Expiry::NEVER))
+}
+
+fn get(engine: &Engine, session: &mut Session) -> Option<Vec<u8>> {
+    loop {
+        session.tick(1);
+        match session.get(&session.key(b"key")) {
+            Outcome::Ready(found) => return found.map(|item| item.value().to_vec()),
+            Outcome::NeedsRead => drop(engine.serve_reads()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// No record may have a version beyond the lease. After a crash, newer records would otherwise get
+/// lower versions, and the start after that would show the older record.
+#[test]
+fn a_writer_waits_at_the_end_of_the_lease() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_with(Arc::clone(&device), Durability::Async);
+    let lane = &engine.lanes[0];
+    let mut session = engine.session(Waker::noop().clone());
+    lane.index.raise_seq(lane.log.store().unwrap().superblock().seq_limit - 2);
+    let is_set = |_: &u32| matches!(set(&mut session, b"older"), Outcome::Ready(_));
+    let written = (0..10).take_while(is_set).count();
+    assert_eq!(lane.write_early(), Some(true));
+    // The process ends before the next commit. The next process stores a newer value.
+    let second = Arc::new(device.image());
+    let after = engine_with(Arc::clone(&second), Durability::Async);
+    let mut writer = after.session(Waker::noop().clone());
+    assert!(matches!(set(&mut writer, b"newer"), Outcome::Ready(_)) && after.commit());
+    let last = engine_with(Arc::new(second.image()), Durability::Async);
+    let mut reader = last.session(Waker::noop().clone());
+    assert_eq!(get(&last, &mut reader).as_deref(), Some(&b"newer"[..]));
+    // In the first process, writers wait for the commit, which leases more versions.
+    assert_eq!(written, 2);
+    let deleted = session.delete(&session.key(b"key"), &Delete::default());
+    assert!(matches!(deleted, Outcome::NeedsSpace), "{deleted:?}");
+    assert!(engine.commit());
+    assert!(matches!(set(&mut session, b"newest"), Outcome::Ready(_)));
+}
+
+/// Commits without records leave no trace. So the number of a torn commit may be far above that of
+/// the last durable commit. A start that finds the torn commit must not use its number again.
+#[test]
+fn a_start_does_not_use_the_number_of_a_torn_commit_again() {
+    let device = Arc::new(SimDevice::new(8 << 20, 1));
+    let engine = engine_with(Arc::clone(&device), Durability::Async);
+    let mut session = engine.session(Waker::noop().clone());
+    assert!(matches!(set(&mut session, b"durable"), Outcome::Ready(_)));
+    assert!((0..10).all(|_| engine.commit()));
+    let lane = &engine.lanes[0];
+    assert!(matches!(set(&mut session, &[7; 8100]), Outcome::Ready(_)));
+    let torn = lane.open_commit();
+    assert_eq!(lane.write_early(), Some(true));
+    let superblock = lane.log.store().unwrap().superblock();
+    let has_tail = |device: &SimDevice| {
+        (0..TAIL_PLACES).any(|which| {
+            let mut place = [0; TAIL_BYTES];
+            device.peek(superblock.geometry.tail_place(0, which), &mut place);
+            let tail = Tail::decode(&place, &superblock.identity());
+            tail.is_some_and(|(tail, _)| tail.commit == torn)
+        })
+    };
+    let crashes = (0..100).map(|seed| device.crash(seed)).filter(has_tail);
+    let next: Vec<u64> = crashes
+        .map(|crashed| engine_with(Arc::new(crashed), Durability::Async).lanes[0].open_commit())
+        .collect();
+    assert!(!next.is_empty() && next.iter().all(|&next| next > torn), "{torn}: {next:?}");
+}
+
+/// A start that loads the index image does not look for strays. If a lane keeps an unreadable
+/// record that may be a stray, the next start must read the log.
+#[test]
+fn a_lane_with_an_unreadable_stray_leaves_no_index_image() {
+    for stray in [false, true] {
+        let device = Arc::new(SimDevice::new(8 << 20, 1));
+        let engine = engine_on(Arc::clone(&device));
+        let mut session = engine.session(Waker::noop().clone());
+        assert!(matches!(set(&mut session, b"value"), Outcome::AfterCommit(..)));
+        drop(session);
+        if stray {
+            engine.lanes[0].note_unreadable_strays();
+        }
+        engine.close().unwrap();
+        drop(engine);
+        assert_eq!(engine_on(device).recovered().unwrap().from_image, !stray);
+    }
 }
 
 /// A reader may find a record just before the commit of the record fails. The reader's answer must

@@ -98,12 +98,11 @@ impl Lane {
         let useless = scanned.clone().filter(|(_, scan)| scan.is_none());
         let useless: Vec<_> = useless.map(|(found, _)| found.number).collect();
         let read = scans.iter().flatten();
-        let newest = read.clone().map(|scan| scan.last_commit);
-        // The next commit number must be above every commit number in the store, and not only above
-        // the last good commit. Failed commits after that one may have left newer numbers in
-        // headers of segments and in dead maps.
-        let newest = newest.chain(survey.segments.iter().map(Found::newest_known)).max();
-        self.log.finish_recovery(&survey, &loaded, &useless, newest.unwrap_or(0))?;
+        // The next commit number must be above every commit number that was found, and not only
+        // above the last good commit. Torn and failed commits after that one may have left newer
+        // numbers, and commits without records in between have left none.
+        let newest = read.clone().map(Scan::newest_known).fold(survey.newest_known(), u64::max);
+        self.log.finish_recovery(&survey, &loaded, &useless, newest)?;
         // Records that are unreadable now may be readable at the next start, which must not take
         // them for current. So their segments count as having deaths that no dead map marks. Ends
         // that hide these records then stay.

@@ -214,7 +214,7 @@ fn gather(shared: &Shared<'_>, found: &Found, entry: &SummaryEntry, gathering: &
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
     end: u32,
-    pub(super) last_commit: u64,
+    last_commit: u64,
     proof: u64,
     pub(super) seq_limit: u64,
     durable: [DurableEnd; format::STREAMS],
@@ -241,6 +241,11 @@ impl Scan {
                 Ending::Sealed | Ending::Open => 0,
             },
         }
+    }
+
+    /// Returns the greatest commit number in the segment's trailers, torn or not.
+    pub(super) fn newest_known(&self) -> u64 {
+        self.last_commit.max(self.torn.map_or(0, |(commit, _)| commit))
     }
 
     /// Returns the facts of a segment with a summary, which was not scanned: it is durable and

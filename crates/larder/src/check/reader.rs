@@ -43,7 +43,8 @@ pub(super) struct Marks {
     pub(super) map: Vec<u8>,
     /// True if a copy of the meta is damaged.
     pub(super) damaged: bool,
-    /// True if a copy of the meta cannot be read. That copy may be the newer one.
+    /// True if a copy of the meta cannot be read and may be the newer one, or if both copies are
+    /// damaged.
     pub(super) unreadable: bool,
 }
 
@@ -191,8 +192,8 @@ impl<'a> Store<'a> {
                 if self.is_unreadable(at, BLOCK) { Some(u64::MAX) } else { version }
             });
             let unread = unread.max();
-            let unreadable =
-                unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
+            let unreadable = chosen.lost
+                || unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
             Marks { meta, map, damaged: chosen.damaged, unreadable }
         });
         marks.collect()

@@ -16,7 +16,8 @@ use larder_log::format::scan::{self, Damage, Ending, Expect, Extent, Scanned};
 use larder_log::format::segment::TRAILER_BYTES;
 use larder_log::format::summary::{SummaryEntry, SummaryPlace};
 use larder_log::format::{
-    DurableEnd, Header, MachineTime, Meta, NANOS, NoSegment, STREAMS, Summary, Trailer, Use, meta,
+    DurableEnd, Header, MachineTime, Meta, NANOS, NoSegment, STREAMS, SegmentSeed, Summary,
+    Trailer, Use, meta,
 };
 use larder_log::{Record, SegmentNumber};
 
@@ -172,11 +173,20 @@ impl<'a> Survey<'a> {
             let lost = damaged(0, TAIL_BYTES as u64, what);
             report.damaged.push(Damaged { records: 1, ..lost });
         }
-        for (tail, _) in &self.store.tails {
+        for (tail, data) in &self.store.tails {
             self.greatest = self.greatest.max(tail.commit);
-            // The tail may be an early write, made while commit `tail.commit - 1` was still being
-            // synced. So the tail proves only the commits before that one.
-            self.proof = self.proof.max(tail.commit.saturating_sub(1));
+            // The trailer at the end of a tail tells what the tail proves. An early write is made
+            // while commit `tail.commit - 1` may still be under way, so it proves only that the
+            // commits before that one were durable.
+            let seed = self.store.identity.checksum_seed;
+            let seed = SegmentSeed::new(seed, tail.segment, tail.generation);
+            let at = data.len().saturating_sub(TRAILER_BYTES);
+            let found = Trailer::find(&data[at..], tail.generation, seed);
+            let proof = found.map_or(0, |found| match found.trailer {
+                Trailer { early: true, commit, .. } => commit.saturating_sub(1),
+                trailer => trailer.proof(),
+            });
+            self.proof = self.proof.max(proof);
         }
     }
 
@@ -535,7 +545,7 @@ impl<'a> Survey<'a> {
         let next = self.store.superblock.generation_floor.max(known + 1);
         let seed = self.store.identity.checksum_seed;
         let trailers = [known, next].into_iter().flat_map(|generation| {
-            let seed = larder_log::format::SegmentSeed::new(seed, segment, generation);
+            let seed = SegmentSeed::new(seed, segment, generation);
             let places = (0..image.len()).step_by(8);
             places.filter_map(move |at| Trailer::find(&image[at..], generation, seed))
         });
@@ -707,11 +717,7 @@ fn trailers_behind(
     scanned: &Scanned,
     survey: &mut Survey<'_>,
 ) -> Vec<(u64, u32)> {
-    let seed = larder_log::format::SegmentSeed::new(
-        survey.store.identity.checksum_seed,
-        segment,
-        scanned.generation,
-    );
+    let seed = SegmentSeed::new(survey.store.identity.checksum_seed, segment, scanned.generation);
     let mut found = Vec::new();
     for at in (end as usize..image.len().saturating_sub(TRAILER_BYTES - 1)).step_by(8) {
         if let Some(trailer) = Trailer::find(&image[at..], scanned.generation, seed) {

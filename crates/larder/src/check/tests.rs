@@ -339,20 +339,40 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
     }
 }
 
+/// The tail of a commit proves that earlier commits were durable. If it is an early write, the last
+/// of these may still have been under way. If an earlier commit has failed, the tail proves
+/// nothing.
 #[test]
-fn a_tail_proves_commits_two_before_its_own() {
-    // The tail of commit 5 may be an early write, made while commit 4 was still being synced. So
-    // this tail proves only commits up to 3. A tail of commit 6 proves commit 4 too.
-    for (commit, damaged) in [(5, false), (6, true)] {
+fn a_tail_proves_what_its_trailer_says() {
+    for (commit, after_failure, early, proves) in [
+        (5, false, false, true),
+        (5, false, true, false),
+        (6, false, true, true),
+        (7, true, false, false),
+    ] {
         let image = Image::new(3);
         let (_, two) = two_segments(&image);
+        // Damages commit 4.
         image.flip(2, two.bytes.len() - 80);
+        let covered = [0_u8; 24];
+        let trailer = Trailer {
+            generation: 1,
+            length: covered.len() as u32,
+            commit,
+            durable: Default::default(),
+            seq_limit: 1000,
+            sealed: false,
+            after_failure,
+            early,
+            continues: false,
+        };
+        let data = [&covered[..], &trailer.encode(&covered, image.seed(3))].concat();
         let tail = Tail { stream: 1, segment: 3, generation: 1, offset: 4096, commit };
         let mut place = [0; TAIL_BYTES];
-        tail.encode(b"of another commit", &image.superblock.identity(), &mut place);
+        tail.encode(&data, &image.superblock.identity(), &mut place);
         image.device.write_at(image.superblock.geometry.tail_place(1, 0), &place).unwrap();
         let report = image.report();
-        assert_eq!(report.verdict == Verdict::Damaged, damaged, "{commit}: {report}");
+        assert_eq!(report.verdict == Verdict::Damaged, proves, "{commit}: {report}");
     }
 }
 

@@ -188,6 +188,9 @@ pub struct Chosen<'a> {
     pub meta: Option<(Meta, &'a [u8])>,
     /// True if a copy is damaged, by a torn write or later.
     pub damaged: bool,
+    /// True if both copies are damaged. A torn write damages only the older copy, so a durable meta
+    /// is lost.
+    pub lost: bool,
 }
 
 /// Chooses the valid one of the two copies of the meta of `segment`.
@@ -198,9 +201,10 @@ pub fn choose<'a>(
     identity: &Identity,
 ) -> Chosen<'a> {
     let copies = copies.map(|copy| Meta::decode(copy, segment, map_bytes, identity));
-    let damaged = copies.iter().any(|copy| matches!(copy, Err(MetaError::Damaged)));
+    let is_damaged = |copy: &Result<_, MetaError>| matches!(copy, Err(MetaError::Damaged));
+    let (damaged, lost) = (copies.iter().any(is_damaged), copies.iter().all(is_damaged));
     let meta = copies.into_iter().flatten().max_by_key(|(meta, _)| meta.version);
-    Chosen { meta, damaged }
+    Chosen { meta, damaged, lost }
 }
 
 /// Returns the map's part of a buffer for [`Meta::encode`].

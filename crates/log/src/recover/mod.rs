@@ -69,9 +69,9 @@ pub struct Found {
     meta: Option<Meta>,
     /// The segment's dead map.
     pub dead: Box<[u8]>,
-    /// True if a copy of the segment's meta is unreadable and may be newer than the readable copy.
-    /// That copy may say that records are dead or that the place is free. So `dead` marks all
-    /// records as dead. The records then only hide older versions.
+    /// True if a copy of the segment's meta is unreadable and may be newer than the readable copy,
+    /// or if both copies are damaged. The lost copy may say that records are dead or that the place
+    /// is free. So `dead` marks all records as dead. The records then only hide older versions.
     pub unmarked: bool,
 }
 
@@ -86,7 +86,7 @@ impl Found {
     /// without records leaves no other trace. New commits must have greater numbers. If a new
     /// commit got a number up to the cover, the dead map would claim to mark the records that this
     /// commit supersedes, and it does not.
-    pub fn newest_known(&self) -> u64 {
+    fn newest_known(&self) -> u64 {
         self.opened.max(self.meta.map_or(0, |meta| meta.cover))
     }
 }
@@ -120,7 +120,7 @@ pub struct Survey {
     /// jumbo are missing. Each has the greatest commit that the segment is known to have.
     pub damaged: Vec<(SegmentNumber, Option<u64>)>,
     /// Number of places that may belong to a jumbo. No segment begins in such a place, and one copy
-    /// of its meta cannot be read.
+    /// of its meta cannot be read, or both are damaged.
     unknown: usize,
     tails: Vec<(Tail, Vec<u8>)>,
     /// Places of jumbos that were never completed or were being freed.
@@ -132,6 +132,8 @@ pub struct Survey {
     /// Places with a damaged header, each with the last generation that the meta declares invalid.
     /// A jumbo of a later generation that begins there is lost.
     headless: BTreeMap<SegmentNumber, u32>,
+    /// The greatest commit number in the tails and in the headers of incomplete jumbos.
+    others: u64,
 }
 
 impl Survey {
@@ -144,6 +146,14 @@ impl Survey {
             self.parts.entry(jumbo).or_default().extend(pieces);
         }
         self.headless.extend(other.headless);
+    }
+
+    /// Returns the greatest commit number that the survey found in tails, headers, dead maps and
+    /// the trailers of segments that cannot be used. Torn commits count, too.
+    pub fn newest_known(&self) -> u64 {
+        let segments = self.segments.iter().map(Found::newest_known);
+        let damaged = self.damaged.iter().filter_map(|&(_, newest)| newest);
+        segments.chain(damaged).max().unwrap_or(0).max(self.others)
     }
 }
 
@@ -164,6 +174,7 @@ impl Log {
                     survey.lost_tails.push((stream * TAIL_PLACES + which) as u32);
                 }
                 if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
+                    survey.others = survey.others.max(tail.commit);
                     survey.tails.push((tail, data.to_vec()));
                 }
             }
@@ -225,12 +236,13 @@ impl Log {
         let MetaCopies { bytes: copies, unread } = metas.copies(number)?;
         let map_bytes = store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
-        let chosen = meta::choose(copies, number, map_bytes, &store.identity).meta;
-        let (meta, map) = chosen.map_or((None, &[][..]), |(meta, map)| (Some(meta), map));
-        let unmarked = unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
-        if unmarked {
+        let chosen = meta::choose(copies, number, map_bytes, &store.identity);
+        let (meta, map) = chosen.meta.map_or((None, &[][..]), |(meta, map)| (Some(meta), map));
+        let unreadable = unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
+        if unreadable {
             store.retire(number);
         }
+        let unmarked = unreadable || chosen.lost;
         let (header, readable) = survey.read_header(store, metas, number, meta)?;
         self.segment(number).set_generation(survey.greatest_generation(number, meta, header.ok()));
         let entry = store.entry(number);
@@ -361,6 +373,7 @@ impl Log {
             } else {
                 // Three causes are possible: the jumbo's commit never completed, the jumbo was
                 // being freed, or the metas of the missing places cannot be read.
+                survey.others = survey.others.max(found.opened);
                 let missing = (jumbo.parts as usize - 1).saturating_sub(further.len());
                 let is_lost = (1..=survey.unknown).contains(&missing);
                 survey.damaged.push((found.number, is_lost.then_some(found.opened)));
@@ -584,8 +597,8 @@ impl Log {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
         self.raise_generations(store);
-        // Two commits may have left no trace: the one in flight, and the next one, which may have
-        // been written early in part. So their numbers are skipped.
+        // Two commits may have left no trace that the start has found: the one in flight, and the
+        // next one, which may have been written early in part. So their numbers are skipped.
         let next = store.superblock().next_commit.max(newest + 3);
         store.commits.continue_with(next);
         Ok(())
