@@ -193,6 +193,11 @@ fn poll<C: Future>(
     polled.retain_mut(|request| request.as_mut().poll(context).is_pending());
     requests.borrow_mut().append(&mut polled);
     client.drop_rest(context);
+    if requests.borrow().is_empty() {
+        // All replies are handed over. h2 resets the requests whose bodies have not ended, so they
+        // take no place of further requests.
+        client.answered.borrow_mut().clear();
+    }
     ended
 }
 
@@ -305,6 +310,8 @@ async fn answer(
             let (head, mut body) = request.into_parts();
             let reply = envoy::answer(head, &mut body, &server, begin).await;
             client.answered.borrow_mut().push(body);
+            // Trailers may arrive for earlier requests while hyper accepts one after another.
+            client.drop_rest(&mut Context::from_waker(Waker::noop()));
             reply
         }
         _ => {

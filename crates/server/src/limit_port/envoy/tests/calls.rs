@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 use super::super::messages::{Code, DescriptorStatus, RateLimitRequest, RateLimitResponse};
 use super::super::{BODY, PATH};
 use super::{descriptor, request};
-use crate::limit_port::connections::CANCELLED;
+use crate::limit_port::connections::{CANCELLED, STREAMS};
 use crate::limit_port::tests::{HOUR, command, connect, server};
 use crate::policies::{Policy, pattern};
 use crate::server::Server;
@@ -330,6 +330,25 @@ fn cancelled_calls_do_not_end_the_connection() {
     client.write_all(&bytes).unwrap();
     let mut kinds = std::iter::from_fn(|| next_kind(&mut client));
     assert_eq!(kinds.find(|kind| [DATA, GOAWAY].contains(kind)), Some(DATA));
+}
+
+/// Requests that were answered before their bodies ended must not keep further requests out.
+#[test]
+fn bodies_that_never_end_take_no_place_of_further_calls() {
+    let server = server(vec![users(1)]);
+    let mut client = connect(server.limit_addresses()[0]);
+    let last = 2 * STREAMS + 1;
+    let mut bytes = [PREFACE, &no_settings()].concat();
+    bytes.extend((1..last).step_by(2).flat_map(|stream| head(stream, PATH, "text/plain")));
+    client.write_all(&bytes).unwrap();
+    let kinds = std::iter::from_fn(|| next_kind(&mut client));
+    let resets = kinds.filter(|&kind| kind == RST_STREAM);
+    assert_eq!(resets.take(STREAMS as usize).count(), STREAMS as usize);
+    let message = framed(&request(vec![descriptor(&[("user", "ann")])]).encode_to_vec());
+    let call = [head(last, PATH, "application/grpc"), frame(DATA, 1, last, &message)].concat();
+    client.write_all(&call).unwrap();
+    let mut kinds = std::iter::from_fn(|| next_kind(&mut client));
+    assert_eq!(kinds.find(|kind| [HEADERS, RST_STREAM].contains(kind)), Some(HEADERS));
 }
 
 /// With tracing, Envoy copies a header field of its client's request into the call. Such a field
