@@ -561,6 +561,25 @@ fn a_segment_whose_metas_are_both_damaged_shows_nothing() {
     assert_eq!(machine.engine.stats().bad_places, 0);
 }
 
+/// If a place is free and both of its metas are damaged, the next segment there must not count as
+/// dead at a later start.
+#[test]
+fn a_free_place_whose_metas_are_both_damaged_is_used_again() {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Refuse);
+    machine.set_all(0..100, 0);
+    let geometry = machine.geometry();
+    for number in 8..=geometry.segment_count() {
+        machine.device.flip_bit(geometry.meta(number, 0) + 20, 3);
+        machine.device.flip_bit(geometry.meta(number, 1) + 20, 3);
+    }
+    let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+    machine.set_all(0..20_000, 1);
+    machine.turn();
+    let mut machine = machine.restarted(Durability::Sync, WhenFull::Refuse);
+    assert_eq!(machine.engine.recovered().unwrap().damaged_records, 0);
+    assert_eq!(machine.count(0..20_000, 1), (20_000, 0, 0));
+}
+
 /// Segments with an unreadable meta must still hide older versions, also after further restarts and
 /// while they are cleaned.
 #[test]

@@ -132,6 +132,8 @@ pub struct Survey {
     /// Places with a damaged header, each with the last generation that the meta declares invalid.
     /// A jumbo of a later generation that begins there is lost.
     headless: BTreeMap<SegmentNumber, u32>,
+    /// Free places whose metas are both damaged.
+    blank: Vec<SegmentNumber>,
     /// The greatest commit number in the tails and in the headers of incomplete jumbos.
     others: u64,
 }
@@ -146,6 +148,7 @@ impl Survey {
             self.parts.entry(jumbo).or_default().extend(pieces);
         }
         self.headless.extend(other.headless);
+        self.blank.extend(other.blank);
     }
 
     /// Returns the greatest commit number that the survey found in tails, headers, dead maps and
@@ -275,7 +278,10 @@ impl Log {
             }
         };
         let admits = |header: &Header| meta.is_none_or(|meta| meta.admits(header.generation));
-        let Some(header) = header.filter(admits) else { return Ok(false) };
+        let Some(header) = header.filter(admits) else {
+            survey.blank.extend(chosen.lost.then_some(number));
+            return Ok(false);
+        };
         let own = meta.filter(|meta| meta.describes(header.generation));
         let end = match own {
             Some(Meta { usage: Use::InUse { end }, .. }) => end,
@@ -555,9 +561,11 @@ impl Log {
             }
         }
         // Marks the places of damaged headers and of incomplete jumbos as unused. If a place still
-        // named an incomplete jumbo as its owner, a later start might report that jumbo as lost.
+        // named an incomplete jumbo as its owner, a later start might report that jumbo as lost. If
+        // both metas of a free place stayed damaged, a later start would take the records of the
+        // next segment there for dead.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
-        for number in damaged.chain(survey.orphans.iter().copied()) {
+        for number in damaged.chain(survey.orphans.iter().chain(&survey.blank).copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
         }
         let unmarked = loaded.iter().filter(|(found, _)| found.unmarked);
