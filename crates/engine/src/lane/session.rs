@@ -705,7 +705,11 @@ impl LaneSession {
     fn no_version<T>(&self) -> Outcome<T> {
         self.depends.set(0);
         self.missing.set(0);
-        self.wake_on_next_commit();
+        // This order matters: the commit that the request begins finds the waker.
+        if let Some(durable) = &self.lane.durable {
+            durable.wait(&self.waker);
+            durable.want_commit();
+        }
         Outcome::NeedsSpace
     }
 
