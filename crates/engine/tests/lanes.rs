@@ -388,8 +388,8 @@ impl std::task::Wake for Sleeper {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Returns a machine with devices "a" and "b" of `parts` × [`DEVICE`] bytes, and the names of its
-/// `keys` items, which take more than the memory.
+/// Returns a machine with `keys` items, and the keys of these items. Its devices "a" and "b" have
+/// `parts[0]` and `parts[1]` times [`DEVICE`] bytes. The items together are larger than the memory.
 fn beyond_memory(parts: [u64; 2], when_full: WhenFull, keys: u32) -> (Machine, Vec<Vec<u8>>) {
     let devices = (1..).zip(parts).map(|(seed, part)| SimDevice::new(part * DEVICE, seed));
     let devices: Vec<_> =

@@ -13,10 +13,10 @@ pub enum State {
     Open = 1,
     /// Complete; takes no more records.
     Sealed = 2,
-    /// The cleaner is taking its records out of the index.
+    /// The cleaner is taking the segment's records out of the index.
     Cleaning = 3,
-    /// Out of the index. The segment waits until neither a reader nor a recovery after a crash can
-    /// need its bytes.
+    /// The segment's records are out of the index. The segment waits until neither a reader nor a
+    /// recovery after a crash can need its bytes.
     Quarantine = 4,
 }
 

@@ -107,8 +107,8 @@ impl Sampler {
     }
 }
 
-/// Returns a number that is coprime to `n` and near `n` divided by the golden ratio. Multiples of
-/// it modulo `n` reach every number below `n`, and lie far apart.
+/// Returns a number that is coprime to `n` and near `n` divided by the golden ratio. Its first `n`
+/// multiples, modulo `n`, are all the numbers below `n`. Successive multiples lie far apart.
 fn coprime_stride(n: u64) -> u64 {
     let mut stride = (n as f64 * 0.618_033_988_749_895) as u64 | 1;
     while gcd(stride, n) != 1 {

@@ -91,8 +91,8 @@ struct Survey<'a> {
     opened: Vec<u64>,
     /// Segments that must be read a second time, after the first pass.
     open: Vec<Open>,
-    /// Segments without a readable header whose generation no meta and no tail gives. The value is
-    /// the greatest commit number in the segment's trailers.
+    /// Segments whose header cannot be read, and whose generation is not known from a meta, a tail
+    /// or a trailer. The value is the greatest commit number in the segment's trailers.
     headless: Vec<(SegmentNumber, Option<u64>)>,
     /// Jumbos, as (first segment, header, whether the item is dead).
     jumbos: Vec<(SegmentNumber, Header, bool)>,

@@ -351,7 +351,7 @@ mod tests {
             drop(scans);
             assert_eq!(began, Ok(false));
         });
-        // One scan does not protect the other dumps.
+        // While only `dumps[0]` is scanning, a new dump can replace one of the others.
         let _scan = dumps[0].cursor.lock().unwrap();
         assert!(context.begin_dump(1000 + STALLED).is_some());
     }

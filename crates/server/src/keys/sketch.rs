@@ -38,7 +38,7 @@ pub(super) struct SketchEntry {
     /// Number of requests of the key, plus the weight that the key inherited from the key that it
     /// replaced.
     pub(super) weight: f64,
-    /// The inherited part of `weight`.
+    /// The part of `weight` that the key inherited. So `weight` is too high by at most this much.
     pub(super) error: f64,
     /// Estimated reads of the key since it entered the sketch.
     pub(super) reads: f64,

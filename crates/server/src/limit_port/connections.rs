@@ -310,7 +310,8 @@ async fn answer(
             let (head, mut body) = request.into_parts();
             let reply = envoy::answer(head, &mut body, &server, begin).await;
             client.answered.borrow_mut().push(body);
-            // Trailers may arrive for earlier requests while hyper accepts one after another.
+            // hyper may accept many requests in one poll, while HTTP/2 trailers of requests that
+            // are already answered arrive. `poll` drops these trailers only afterwards.
             client.drop_rest(&mut Context::from_waker(Waker::noop()));
             reply
         }

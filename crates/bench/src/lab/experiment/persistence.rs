@@ -23,7 +23,8 @@ const FILL_DEPTH: usize = 16;
 /// The mixes of sets and gets, as `sets:gets`.
 const MIXES: [(&str, &str); 4] =
     [("retrieve", "0:1"), ("mixed-1-9", "1:9"), ("mixed-3-7", "3:7"), ("mixed-5-5", "5:5")];
-/// The mix after which overwrites are checked.
+/// The mix after which the experiment checks that the server keeps the new values of overwritten
+/// items.
 const LAST_MIX: &str = MIXES[MIXES.len() - 1].0;
 
 #[derive(Debug)]
