@@ -228,7 +228,8 @@ fn process_times(pid: u32, threads: &[&str]) -> Option<(u64, u64)> {
     Some(sum)
 }
 
-/// Reads from a `schedstat` file the nanoseconds on a processor and those waiting for one.
+/// Reads two times of a thread from its `schedstat` file, in nanoseconds: how long it has run on a
+/// processor, and how long it has waited for one.
 fn schedstat(path: &str) -> Option<(u64, u64)> {
     let text = fs::read_to_string(path).ok()?;
     let mut fields = text.split_ascii_whitespace().map(str::parse);

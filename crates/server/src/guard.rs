@@ -12,7 +12,7 @@ use crate::clients::Registry;
 use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use crate::settings::Protocol;
 
-/// The service of one worker, with the checks of this layer in front of it.
+/// The service of one worker, with the checks of a connection's first bytes in front of it.
 pub(crate) struct Guard<S> {
     service: S,
     registry: Arc<Registry>,

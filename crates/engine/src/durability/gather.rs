@@ -139,7 +139,7 @@ impl Gather {
         let all_us = self.clients.saturating_mul(self.interval_ns) / 1000;
         let are_fast = self.clients > 1 && all_us <= (commit_us / 4 * 3).min(RETURN_MOST_US);
         // A late client gets twice the expected time. Clients that have left, or that do something
-        // else first, delay a commit by that limit.
+        // else first, delay a commit by this time.
         let within_us = all_us.saturating_mul(2);
         are_fast.then_some(Returning { clients: self.clients, within_us })
     }

@@ -366,7 +366,7 @@ impl Engine {
         })
     }
 
-    /// Wakes the sessions that wait to hold the mover still.
+    /// Wakes the sessions that wait until they can pause the mover; see [`Self::pause_mover`].
     pub(crate) fn step_ended(&self) {
         let waiting = std::mem::take(&mut *lock(&self.step_waiting));
         waiting.into_iter().for_each(Waker::wake);

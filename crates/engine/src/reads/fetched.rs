@@ -94,7 +94,7 @@ pub(crate) struct Fetched {
     bytes: Cell<usize>,
     /// The memory share that `bytes` is charged to.
     share: ReadShare,
-    /// Decides whether the session's thread, when it has no work, polls for ended reads or blocks.
+    /// Decides whether the session's thread, when it has no work, polls for ended reads or sleeps.
     poll_budget: PollBudget,
     /// Records that calls requested since the last [`Fetched::take`].
     wanted: RefCell<RecordIds>,

@@ -246,8 +246,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Lets the cleaner read segments that are not in memory while clients are served, the newest
-    /// first, until memory has no more room.
+    /// Lets the cleaner read those of the segments that are not in memory, the newest first, until
+    /// memory has no more room. Clients are served meanwhile.
     pub(crate) fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
         let mut cold: Vec<SegmentNumber> =
             newest_first.filter(|&number| self.log.segment(number).frame().is_null()).collect();

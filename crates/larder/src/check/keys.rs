@@ -88,8 +88,8 @@ mod tests {
         for (key, seq, alive) in [(1, 5, 80), (1, 7, 0), (1, 6, 90), (2, 2, 40), (2, 1, 50)] {
             keys.note(hash(key), seq, alive);
         }
-        // The cleaner moved a record and marked the first copy dead. The record must count as
-        // alive.
+        // The cleaner moved a record and marked the original dead. The record must count as alive,
+        // whether the dead original is noted before or after the moved record.
         keys.note(hash(3), 9, 0);
         keys.note(hash(3), 9, 64);
         keys.note(hash(3), 9, 0);

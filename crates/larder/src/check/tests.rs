@@ -329,7 +329,8 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
     for (segment, what) in [(1, "sealed"), (2, "followed by another")] {
         let image = Image::new(3);
         two_segments(&image);
-        // Flips a byte in the value of b, or in the key of the newer a.
+        // Flips a byte. In segment 1, the byte is in the value of item `b`. In segment 2, it is in
+        // the key of the newer record of item `a`.
         image.flip(segment, if segment == 1 { 500 } else { 64 + 15 });
         let report = image.report();
         assert_eq!(report.verdict, Verdict::Damaged, "{what}: {report}");

@@ -63,8 +63,9 @@ pub struct Motion {
     pub first: u16,
     /// Number of partitions.
     pub count: u16,
-    /// The lane that does not own the partitions and must delete its versions: first the new lane,
-    /// and the old lane once the table names the new one as the owner.
+    /// The lane that does not own the partitions: the new lane until the table names it as the
+    /// owner, and from then on the old lane. If a start finds the motion, this lane deletes its
+    /// versions of the partitions' items.
     pub from: LaneNumber,
 }
 

@@ -193,7 +193,7 @@ pub struct Chosen<'a> {
     pub lost: bool,
 }
 
-/// Chooses the valid one of the two copies of the meta of `segment`.
+/// Chooses the newer of the two copies of the meta of `segment` that are not damaged.
 pub fn choose<'a>(
     copies: [&'a [u8]; 2],
     segment: SegmentNumber,

@@ -44,9 +44,10 @@ fn is_begun(bytes: &Bytes, magic: [u8; 6], subtype: u8) -> bool {
     bytes[..6] == magic && bytes[6..CHECKSUM_AT] == fixed && bytes[SUBTYPE] == subtype
 }
 
-/// Writes the two checksums of a commit record: first the one of 64 bits, then the record checksum,
-/// which covers the first. `covered_seed` seeds the checksum of 64 bits. It is the checksum of the
-/// bytes that a trailer covers; for a header it is the segment's seed.
+/// Writes the two checksums of a segment header or a trailer: first the one of 64 bits, then the
+/// record checksum, which covers the first. `covered_seed` is the seed of the checksum of 64 bits.
+/// For a trailer, this seed is the checksum of the bytes that the trailer covers. For a header, it
+/// is the segment's seed.
 fn finish(bytes: &mut Bytes, covered_seed: u64, seed: SegmentSeed) {
     let checksum = checksum64(&bytes[..CHECKSUM], covered_seed);
     put(bytes, CHECKSUM, checksum.to_le_bytes());
@@ -102,10 +103,10 @@ pub struct JumboSize {
 /// Why there is no segment in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSegment {
-    /// The place has no header of this store and this number: it was never used, or holds a part of
-    /// a jumbo after the first.
+    /// The place has no header of this store with the place's number. It was never used, or it is a
+    /// place of a jumbo, but not the jumbo's first one.
     Absent,
-    /// The place has a header of this store and this number, but the header is damaged.
+    /// The place has a header of this store with the place's number, but the header is damaged.
     Damaged,
     /// The place holds a jumbo, but a normal segment was asked for.
     Jumbo,

@@ -132,7 +132,7 @@ pub struct Survey {
     /// Places with a damaged header, each with the last generation that the meta declares invalid.
     /// A jumbo of a later generation that begins there is lost.
     headless: BTreeMap<SegmentNumber, u32>,
-    /// Free places whose metas are both damaged.
+    /// Places in which no usable segment begins, and whose meta is damaged in both copies.
     blank: Vec<SegmentNumber>,
     /// The greatest commit number in the tails and in the headers of incomplete jumbos.
     others: u64,
@@ -562,8 +562,8 @@ impl Log {
         }
         // Marks the places of damaged headers and of incomplete jumbos as unused. If a place still
         // named an incomplete jumbo as its owner, a later start might report that jumbo as lost. If
-        // both metas of a free place stayed damaged, a later start would take the records of the
-        // next segment there for dead.
+        // both copies of a free place's meta stayed damaged, a later start would take the records
+        // of the next segment there for dead.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
         for number in damaged.chain(survey.orphans.iter().chain(&survey.blank).copied()) {
             self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
@@ -727,7 +727,8 @@ impl Survey {
         self.tails_of(found).next().is_some()
     }
 
-    /// Returns the offset in the segment up to which its tails have the block at offset `first`.
+    /// Returns where the longest tail of the block at offset `first` ends, as an offset in the
+    /// segment. Returns `first` if the block has no tail.
     fn tails_end(&self, found: &Found, first: usize) -> usize {
         let tails = self.tails_of(found).filter(|(tail, _)| tail.offset as usize == first);
         tails.map(|(_, data)| first + data.len()).max().unwrap_or(first)

@@ -269,8 +269,8 @@ impl Log {
         }
     }
 
-    /// Reads and checks all of a sealed segment. Replaces damaged parts inside it with fillers.
-    /// Returns true if there were damaged parts.
+    /// Reads all of a sealed segment into `bytes` and checks it. Overwrites damaged parts with
+    /// fillers, in `bytes` only. Returns true if there were damaged parts.
     pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
         let store = self.durable_log();
         let segment = self.segment(number);

@@ -1,5 +1,6 @@
-//! Two lists of segments: those with dead records that no durable dead map marks, and those with
-//! copied tombstones. [`reclaim::deaths`](crate::reclaim::deaths) has the rules for both lists.
+//! Two lists of segments. The first has the segments with dead records that no durable dead map
+//! marks. The second has the segments into which tombstones of other segments were copied.
+//! [`reclaim::deaths`](crate::reclaim::deaths) has the rules for both lists.
 
 use crate::address::SegmentNumber;
 use crate::sync::Mutex;

@@ -147,10 +147,9 @@ impl<'s, 'a> KeyBatch<'s, 'a> {
     }
 
     /// Fetches the records of the requests in `entries`, as [`fetch_records`](Self::fetch_records)
-    /// does. A storage request whose value has not arrived may follow them; its record is fetched
-    /// too. `overwrites` is true if this storage request sets its key unconditionally. If an
-    /// unconditional set may replace the old record unread, this record is not read from the
-    /// device.
+    /// does. A storage request whose value has not arrived may follow them; the record of its key
+    /// is fetched too. `overwrites` is true if that request is an unconditional set. For the key of
+    /// an unconditional set, nothing is read from the device while sets may replace records unread.
     #[inline]
     fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
         let window = self.keys.len().min(PREFETCH_WINDOW);

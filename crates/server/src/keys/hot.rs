@@ -51,7 +51,7 @@ pub(super) struct SeenRequest<'a> {
     pub(super) kind: RequestKind,
     /// Bytes of the found item in the reply, plus the bytes of the request if it writes.
     pub(super) bytes: usize,
-    /// The number of keys of requests that this sample stands for.
+    /// The sample counts as this many keys: on average, one of this many requested keys is sampled.
     pub(super) weight: u32,
     pub(super) time_ms: u64,
 }

@@ -49,7 +49,8 @@ struct RefusedState {
     /// refused requests, and its `writes` are requests that a shadow policy lets pass over its
     /// limit.
     aged: AgedSketch,
-    /// Number of lost refusals, aged like the weights of the sketch.
+    /// Number of refusals that were not counted because the lock was taken, aged like the weights
+    /// of the sketch.
     lost: f64,
     /// The number of refusals since the last [`beat`](RefusedKeys::beat) that adapted the interval.
     /// `beat_ms` is the time of that call.

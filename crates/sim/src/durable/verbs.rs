@@ -319,9 +319,9 @@ impl DurableWorld {
         self.delete_key(&key)
     }
 
-    /// Overwrites and deletes items whose records may be only on a device. The engine then does not
-    /// read the old records. Afterwards writes other keys, so that the segments of the old records
-    /// move.
+    /// Stores items whose records may later be only on a device, and overwrites and deletes such
+    /// items. The engine may do so without reading the old records. Afterwards overwrites other
+    /// keys and runs the cleaner, so that it may clean the segments of the old records.
     pub(super) fn delete_unread(&mut self) -> Check {
         for _ in 0..8 << self.random.below(4) {
             let at = self.random.below(self.keys);
