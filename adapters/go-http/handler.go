@@ -1,6 +1,7 @@
 package larderlimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,7 +17,9 @@ const integerMax = 999_999_999_999_999
 // Handler returns a handler that passes requests within the limit to next, and answers all others itself.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		decision, err := l.Take(r.Context(), l.key(r), l.cost(r))
+		// A client can cancel its request's context. That must not look like a server that is away, because
+		// the handler may then admit the request. WithTimeout still limits the time of the decision.
+		decision, err := l.Take(context.WithoutCancel(r.Context()), l.key(r), l.cost(r))
 		switch {
 		case err == nil:
 			l.setHeaders(w.Header(), decision)

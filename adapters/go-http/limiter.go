@@ -169,7 +169,7 @@ func New(address string, limit Limit, options ...Option) (*Limiter, error) {
 
 // Take takes cost units of key's limit, all or none. With cost 0 it only reads the limit's state.
 func (l *Limiter) Take(ctx context.Context, key string, cost uint64) (Decision, error) {
-	reply, err := l.ask(ctx, fmt.Sprintf("ma %s %s D%d r t w", encode(l.prefix+key), l.flags, cost))
+	reply, err := l.ask(ctx, fmt.Sprintf("ma %s %s D%d r t w", encode(l.prefix+key), l.flags, cost), false)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -191,15 +191,17 @@ func (l *Limiter) Take(ctx context.Context, key string, cost uint64) (Decision, 
 	return d, nil
 }
 
-// GiveBack returns units that Take has taken.
+// GiveBack returns units that Take has taken. The limiter sends this request at most once, over a new
+// connection. After an error, the server may or may not have got the units back. GiveBack after the end of a
+// fixed window frees units of the next window.
 func (l *Limiter) GiveBack(ctx context.Context, key string, units uint64) error {
-	_, err := l.ask(ctx, fmt.Sprintf("ma %s MD D%d", encode(l.prefix+key), units))
+	_, err := l.ask(ctx, fmt.Sprintf("ma %s MD D%d", encode(l.prefix+key), units), true)
 	return err
 }
 
 // Reset clears the use of key's limit, so that all units are available again.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	_, err := l.ask(ctx, "md "+encode(l.prefix+key))
+	_, err := l.ask(ctx, "md "+encode(l.prefix+key), false)
 	return err
 }
 
@@ -221,8 +223,8 @@ type conn struct {
 	reader *bufio.Reader
 }
 
-// ask sends a command and returns the words of the reply.
-func (l *Limiter) ask(caller context.Context, command string) ([]string, error) {
+// ask sends a command and returns the words of the reply. If once is true, it never sends the command twice.
+func (l *Limiter) ask(caller context.Context, command string, once bool) ([]string, error) {
 	ctx, cancel := context.WithTimeout(caller, l.timeout)
 	defer cancel()
 	select {
@@ -237,7 +239,7 @@ func (l *Limiter) ask(caller context.Context, command string) ([]string, error) 
 	if away {
 		return nil, fmt.Errorf("%w: it failed a moment ago", ErrUnavailable)
 	}
-	line, err := l.exchange(ctx, command)
+	line, err := l.exchange(ctx, command, once)
 	if err != nil {
 		if caller.Err() == nil { // The server failed. The caller's own context has not ended.
 			l.mu.Lock()
@@ -260,10 +262,15 @@ func (l *Limiter) ask(caller context.Context, command string) ([]string, error) 
 
 // exchange sends a command over an idle connection, or over a new one if none is idle. If the server has
 // closed the idle connection, exchange sends the command again over a new one. The server may then take
-// the units twice, which never admits too much.
-func (l *Limiter) exchange(ctx context.Context, command string) (string, error) {
+// the units twice, which never admits too much. If once is true, exchange closes the idle connection instead,
+// because the server may have closed it already, and sends the command over a new one.
+func (l *Limiter) exchange(ctx context.Context, command string, once bool) (string, error) {
 	select {
 	case c := <-l.idle:
+		if once {
+			c.Close()
+			break
+		}
 		line, err := l.exchangeOn(ctx, c, command)
 		var timeout net.Error
 		if err == nil || (errors.As(err, &timeout) && timeout.Timeout()) {

@@ -1,6 +1,7 @@
 package larderlimit
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -534,6 +536,57 @@ func TestACallerThatCancelsDoesNotWaitForTheServer(t *testing.T) {
 	}
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("took %v after the caller had cancelled", took)
+	}
+}
+
+func TestAClientThatCancelsDoesNotGetPastTheLimit(t *testing.T) {
+	l := newLimiter(t, larder(t), Fixed(0, time.Minute))
+	handler := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("admitted") }))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for i := 0; i < 20; i++ { // At random, a call with this context fails before or while it connects.
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+		if recorder.Code != http.StatusTooManyRequests {
+			t.Errorf("status %d", recorder.Code)
+		}
+	}
+}
+
+func TestUnitsAreNeverGivenBackTwice(t *testing.T) {
+	var givenBack atomic.Int32
+	// The server executes MD, and closes the connection without an answer.
+	address := listen(t, func(_ int, c net.Conn) {
+		defer c.Close()
+		for lines := bufio.NewScanner(c); lines.Scan(); {
+			if strings.Contains(lines.Text(), " MD ") {
+				givenBack.Add(1)
+				return
+			}
+			fmt.Fprint(c, "HD r1 t60 w0\r\n")
+		}
+	})
+	l := newLimiter(t, address, Fixed(5, time.Minute), WithConnections(1))
+	take(t, l, "k", 1) // Leaves an idle connection.
+	if err := l.GiveBack(context.Background(), "k", 1); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("error %v", err)
+	}
+	if n := givenBack.Load(); n != 1 {
+		t.Errorf("given back %d times", n)
+	}
+}
+
+func TestGiveBackAfterTheServerHasClosedTheIdleConnection(t *testing.T) {
+	address := freeAddress(t)
+	server := startLarder(t, address)
+	l := newLimiter(t, address, Fixed(5, time.Minute), WithConnections(1))
+	take(t, l, "k", 1)
+	stop(server)
+	startLarder(t, address)
+	for i := 0; i < 2; i++ { // The second call closes the connection that the first one has left.
+		if err := l.GiveBack(context.Background(), "k", 1); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
