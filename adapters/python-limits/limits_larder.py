@@ -17,7 +17,7 @@ import time
 from typing import NamedTuple
 
 from limits._storage_scheme import parse_storage_uri
-from limits.errors import ConfigurationError
+from limits.errors import ConfigurationError, StorageError
 from limits.storage import Storage
 from limits.strategies import STRATEGIES, RateLimiter
 from limits.util import WindowStats
@@ -30,6 +30,9 @@ FRESH = 1.0
 # The largest number of answers that a thread keeps for `get_window_stats`.
 MOST_TOLD = 64
 NO_LIMITS = ("ERROR", "CLIENT_ERROR invalid or duplicate flag")
+# The first words of the replies to meta commands. Anything else is an error, for example "ERROR Too many
+# open connections".
+REPLIES = ("HD", "VA", "NS", "NF", "EN", "EX")
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ class Answer(NamedTuple):
 
 def wire_key(key: str) -> str:
     """Returns the key in a form that the protocol can carry, with the flag of that form."""
-    raw = key.encode()
+    raw = key.encode(errors="surrogatepass")
     if raw and len(raw) <= KEY_BYTES and all(byte > 0x20 and byte != 0x7F for byte in raw):
         return key
     encoded = base64.b64encode(raw).decode()
@@ -87,8 +90,10 @@ class Client:
             self._idle, self._pid = [], os.getpid()
         if time.monotonic() < self._retry_at:
             raise ServerAway("waiting before the next attempt")
+        # Encoded outside of the try, because a faulty key must not count as a server that is away.
+        request = f"{command} {wire_key(key)} {flags}\r\n".encode(errors="surrogatepass")
         try:
-            line, _, value = self._exchange(f"{command} {wire_key(key)} {flags}\r\n".encode()).partition("\r\n")
+            line, _, value = self._exchange(request).partition("\r\n")
         except (OSError, ValueError) as error:
             self._retry_at = time.monotonic() + self._backoff
             raise ServerAway(f"{type(error).__name__}: {error}") from error
@@ -96,9 +101,10 @@ class Client:
             raise NotLarder("this server has no rate limits; it is not Larder, or too old")
         if line.startswith("CLIENT_ERROR"):
             raise LarderError(line)
-        if line.startswith("SERVER_ERROR"):
-            raise ServerAway(line)
-        return line.split(), value.removesuffix("\r\n")
+        words = line.split()
+        if not words or words[0] not in REPLIES:
+            raise ServerAway(f"it answered {line!r}")
+        return words, value.removesuffix("\r\n")
 
     def _exchange(self, request: bytes) -> str:
         connection = self._connection()
@@ -118,7 +124,7 @@ class Client:
             raise
         if len(self._idle) < self._pool_size:
             self._idle.append(connection)
-        return reply.decode()
+        return reply.decode(errors="replace")
 
     @staticmethod
     def _complete(reply: bytes) -> bool:
@@ -194,7 +200,16 @@ class LarderStorage(Storage):
         """
         burst = f" G{max(1, min(self.burst, budget))}" if algorithm == "G" and self.burst else ""
         try:
-            words, _ = self._client.call("ma", key, f"M{algorithm} B{budget} N{window}{burst} D{cost} r t w")
+            return self._take(key, f"M{algorithm} B{budget} N{window}{burst} D{cost} r t w", budget)
+        except LarderError as error:
+            # The library wraps the errors of its own methods only.
+            if self.wrap_exceptions:
+                raise StorageError(error) from error
+            raise
+
+    def _take(self, key: str, flags: str, budget: int) -> Answer:
+        try:
+            words, _ = self._client.call("ma", key, flags)
         except ServerAway as error:
             return Answer(True, budget) if self._passes(error) else Answer(False, 0)
         told = {word[0]: int(word[1:]) for word in words[1:]}

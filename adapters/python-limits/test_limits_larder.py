@@ -279,6 +279,8 @@ KEYS = {
     "zero": "a\0b",
     "delete": "a\x7fb",
     "letters": "ключ☃",
+    "lone surrogate": "a\ud800",
+    "lone surrogate and a space": "a \ud800",
     "empty": "",
     "250 bytes": "k" * (250 - len("LIMITER//2/1/hour")),
     "251 bytes": "k" * (251 - len("LIMITER//2/1/hour")),
@@ -346,6 +348,29 @@ def test_away(name, fail, away, user, caplog):
     assert len(warnings) <= 3 and bool(warnings) == (fail != "raise")
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_a_refused_connection_is_no_success(name, user):
+    with Played(lambda line: b"ERROR Too many open connections\r\n") as server:
+        for fail, passes in (("open", True), ("closed", False)):
+            limiter = STRATEGIES[name](storage_from_string(server.uri, fail=fail))
+            assert limiter.hit(limits.parse("5/minute"), *user) == passes
+        with pytest.raises(limits_larder.ServerAway, match="Too many open connections"):
+            strategy(name, server.uri).hit(limits.parse("5/minute"), *user)
+
+
+@pytest.mark.parametrize("reply", (b"\r\n", b"END\r\n", b"HTTP/1.1 400 Bad Request\r\n"))
+def test_a_reply_of_another_protocol_is_no_success(reply, user):
+    with Played(lambda line: reply) as server, pytest.raises(limits_larder.ServerAway):
+        strategy("fixed-window", server.uri).hit(limits.parse("5/minute"), *user)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_never_makes_the_server_away(name, address, user):
+    limiter, item = strategy(name, address, backoff=30.0), limits.parse("1/hour")
+    for identifiers in ((*user, "\ud800"), user):
+        assert [limiter.hit(item, *identifiers) for _ in range(2)] == [True, False]
+
+
 def test_waiting_is_short_and_then_none():
     with silent() as uri:
         storage = storage_from_string(uri, timeout=0.3, backoff=30.0)
@@ -408,6 +433,16 @@ def test_a_server_without_limits(user):
         assert not storage_from_string(server.uri).check()
         with pytest.raises(StorageError):
             storage_from_string(server.uri, wrap_exceptions=True).incr("k", 60)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_wrapped_exceptions(name, user):
+    limiter = strategy(name, f"larder://127.0.0.1:{free_port()}", wrap_exceptions=True)
+    item = limits.parse("5/minute")
+    for method in (limiter.hit, limiter.test, limiter.get_window_stats, limiter.clear):
+        with pytest.raises(StorageError) as wrapped:
+            method(item, *user)
+        assert isinstance(wrapped.value.storage_error, limits_larder.ServerAway)
 
 
 @pytest.mark.skipif(not shutil.which("memcached"), reason="memcached is not installed")
