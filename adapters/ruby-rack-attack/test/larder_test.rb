@@ -338,6 +338,8 @@ class LarderTest < Minitest::Test
   def test_any_key
     KEYS.each do |key|
       [key, "#{key}x"].each do |each|
+        store.write(each, "x\r\nversion", expires_in: 60)
+        assert_equal "x\r\nversion", store.read(each), each.inspect
         store.delete(each)
         assert_equal [true, false], Array.new(2) { store.take(each, :gcra, 1, 3600).allowed }, each.inspect
         assert_equal 2, store.increment(each, 1, expires_in: 60), each.inspect
@@ -376,6 +378,61 @@ class LarderTest < Minitest::Test
       assert_includes 1..3, log.string.lines.size
       assert_includes log.string, fail == :open ? 'requests pass' : 'requests are refused'
     end
+  end
+
+  def test_a_refused_connection_is_no_success
+    played(->(_line) { "ERROR Too many open connections\r\n" }) do |address|
+      { open: 200, closed: 429 }.each do |fail, status|
+        Rack::Attack.cache.store = store(address, fail: fail, logger: nil)
+        [:plain, *ALGORITHMS].each do |algorithm|
+          throttle(algorithm)
+          assert_equal status, visit.status
+        end
+      end
+    end
+  end
+
+  def test_a_reply_of_another_protocol_is_no_success
+    ["\r\n", "END\r\n", "HTTP/1.1 400 Bad Request\r\n"].each do |reply|
+      played(->(_line) { reply }) do |address|
+        assert_equal Rack::Attack::Larder::REFUSED, store(address, logger: nil).increment('k')
+      end
+    end
+  end
+
+  BAN = { maxretry: 2, findtime: 3600, bantime: 3600 }.freeze
+
+  %i[nobody silent broken].product(%i[open closed]) do |kind, fail|
+    define_method("test_bans_while_away_#{kind}_#{fail}") do
+      away(kind) do |address|
+        Rack::Attack.cache.store = store(address, fail: fail, timeout: 0.1, logger: nil)
+        [Rack::Attack::Fail2Ban, Rack::Attack::Allow2Ban].each do |bans|
+          assert_equal fail == :closed, bans.filter(unique, BAN) { false } || false
+        end
+      end
+    end
+  end
+
+  def test_one_error_of_the_server_bans_nobody
+    [Rack::Attack::Fail2Ban, Rack::Attack::Allow2Ban].each do |bans|
+      commands = []
+      answer = lambda do |line|
+        commands << line[0, 2]
+        { 'mg' => "EN\r\n", 'ma' => "SERVER_ERROR out of memory\r\n" }.fetch(commands.last, "HD\r\n")
+      end
+      played(answer) do |address|
+        Rack::Attack.cache.store = store(address, logger: nil)
+        assert_equal bans == Rack::Attack::Fail2Ban, bans.filter(unique, BAN) { true }
+        assert_equal %w[mg ma], commands, 'no ban is written'
+      end
+    end
+  end
+
+  def test_a_discriminator_that_looks_like_a_ban_is_refused
+    Rack::Attack.cache.store = store("127.0.0.1:#{free_port}", logger: nil)
+    throttle(:plain)
+    assert_equal 429, visit('rack::attack:1:fail2ban:count:x').status
+    assert_equal Rack::Attack::Larder::REFUSED, Rack::Attack.cache.store.increment("\xff")
   end
 
   def test_waiting_is_short_and_then_none

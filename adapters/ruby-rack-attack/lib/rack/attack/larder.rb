@@ -24,9 +24,13 @@ module Rack
       KEY_BYTES = 250
       # The longest relative TTL, in seconds. As in memcached, the server reads a larger number as Unix time.
       LONGEST_TTL = 30 * 86_400
-      # The count that a store with `fail: :closed` returns while the server is away. It exceeds every limit.
+      # The count that a store with `fail: :closed` returns while the server is away. It exceeds every limit. As the
+      # value of a ban, it makes Fail2Ban and Allow2Ban refuse the request.
       REFUSED = (1 << 63) - 1
       NO_LIMITS = ['ERROR', 'CLIENT_ERROR invalid or duplicate flag'].freeze
+      # The first words of the replies to meta commands. Anything else is an error, for example
+      # "ERROR Too many open connections".
+      REPLIES = %w[HD VA NS NF EN EX].freeze
       NETWORK_ERRORS = [SystemCallError, SocketError, IOError].freeze
 
       # The server's answer: whether the request passed, the units left, the milliseconds until the same request
@@ -113,15 +117,20 @@ module Rack
         end
 
         # Returns the words of the reply's first line, and its value.
-        def call(command, key, flags = '', value = nil)
+        def call(command, key, flags = nil, value = nil)
           raise Away, 'waiting before the next attempt' if now < @retry_at
 
-          line, text = exchange("#{command} #{self.class.wire_key(key)} #{flags}\r\n#{value && "#{value}\r\n"}")
+          # The length of the value comes between the key and the flags. The key's form is one of the flags.
+          token, *form = self.class.wire_key(key).split
+          head = [command, token, value&.bytesize, *form, flags].compact.join(' ')
+          line, text = exchange("#{head}\r\n#{value && "#{value}\r\n"}")
           raise NotLarder, 'this server has no rate limits; it is not Larder, or too old' if NO_LIMITS.include?(line)
-          raise Away, line if line.start_with?('SERVER_ERROR')
           raise Error, line if line.start_with?('CLIENT_ERROR')
 
-          [line.split, text]
+          words = line.split
+          raise Away, "it answered #{line.inspect}" unless REPLIES.include?(words[0])
+
+          [words, text]
         end
 
         # Returns the key in a form that the protocol can carry, with the flag of that form.
@@ -264,18 +273,24 @@ module Rack
           Integer(@client.call('ma', key, "#{"N#{ttl} " if ttl}J#{amount} D#{amount} v")[1], 10)
         rescue Away => e
           away(e)
-          @open ? 0 : REFUSED
+          # A count that the server did not make must not lead to a ban, which would last longer than the error.
+          @open || counts_towards_a_ban?(key) ? 0 : REFUSED
         end
 
+        # Returns a value while the server is away and `fail` is :closed, because Fail2Ban and Allow2Ban refuse a
+        # request if the ban that they read has a value.
         def read(key, _options = {})
-          words, value = answered { @client.call('mg', key, 'v') }
-          value if words && words[0] == 'VA'
+          words, value = @client.call('mg', key, 'v')
+          value if words[0] == 'VA'
+        rescue Away => e
+          away(e)
+          @open ? nil : REFUSED.to_s
         end
 
         def write(key, value, options = {})
           ttl = expiry(options)
           text = value.to_s.b
-          answered { @client.call('ms', key, "#{text.bytesize}#{" T#{ttl}" if ttl}", text) }
+          answered { @client.call('ms', key, ("T#{ttl}" if ttl), text) }
         end
 
         def delete(key, _options = {})
@@ -287,6 +302,11 @@ module Rack
         def expiry(options)
           seconds = options[:expires_in]&.ceil
           seconds && seconds > LONGEST_TTL ? Time.now.to_i + seconds : seconds
+        end
+
+        # Returns whether Fail2Ban or Allow2Ban compares the counter with `maxretry`.
+        def counts_towards_a_ban?(key)
+          key.b.delete_prefix("#{Rack::Attack.cache.prefix}:".b).match?(/\A\d+:(fail|allow)2ban:count:/)
         end
 
         def answered
