@@ -31,7 +31,7 @@ export function encodeKey(key) {
   return plain ? token : `${token} b`;
 }
 
-/** One connection. Replies come in the order of the commands, so all requests of the process share it. */
+/** One connection. Replies come in the order of the commands, so all requests of a store share it. */
 class Connection {
   #options;
   #socket;

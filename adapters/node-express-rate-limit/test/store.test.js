@@ -322,6 +322,35 @@ describe('without a server', { concurrency: false }, () => {
     assert.ok((await store.increment('k')).resetTime <= new Date());
   });
 
+  test('the middleware gives back only hits that were counted', async (t) => {
+    const lines = [];
+    const server = net.createServer((socket) => {
+      socket.on('error', () => {}).on('data', (data) => {
+        for (const line of String(data).split('\r\n').slice(0, -1)) {
+          lines.push(line);
+          const away = lines.length === 1; // The server does not count the first hit.
+          socket.write(away ? 'SERVER_ERROR out of memory\r\n' : 'VA 1 r1 t60 w0\r\n1\r\n');
+        }
+      });
+    });
+    await once(server.listen(0, '127.0.0.1'), 'listening');
+    t.after(() => server.close());
+    const store = new LarderStore({ port: server.address().port, ...PATIENT });
+    t.after(() => store.shutdown());
+    const keyGenerator = ({ query }) => query.key;
+    const options = { skipFailedRequests: true, keyGenerator, logger: silent };
+    const port = await serve(t, rateLimit({ limit: 5, windowMs: 60_000, store, ...options }));
+    const givenBack = () => lines.filter((line) => line.endsWith(' MD'));
+    for (const key of ['lost', 'counted']) {
+      assert.equal((await request(port, { path: `/fails?key=${key}` })).status, 500);
+    }
+    for (let i = 0; givenBack().length === 0; i++) {
+      assert.ok(i < 200, 'the counted hit is never given back'); // Hits come back after the response.
+      await sleep(5);
+    }
+    assert.deepEqual(givenBack(), ['ma rl:counted MD']);
+  });
+
   const memcached = process.env.MEMCACHED ?? '/usr/bin/memcached';
   test('memcached is told apart', { skip: !existsSync(memcached) && `no ${memcached}` }, async (t) => {
     const user = process.getuid() === 0 ? ['-u', 'nobody'] : [];
