@@ -48,6 +48,11 @@ impl Machine {
     }
 }
 
+/// Returns the number of processors that this process may use; 1 if it is unknown.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Pins the calling thread, and all threads that it starts later, to one processor.
 ///
 /// # Errors

@@ -58,8 +58,9 @@ impl Replay {
     /// Replays the whole trace. The server speaks `wire`, or memcached's protocol.
     ///
     /// # Errors
-    /// Returns [`Error::Void`] for a reply that no get or set has, and for a value that was not
-    /// asked for. Also returns the errors of the trace and of the connection.
+    /// Returns [`Error::Void`] for a reply that no get or set has, for a value that was not asked
+    /// for, and for a value with bytes that the replay does not store under its key. Also returns
+    /// the errors of the trace and of the connection.
     pub(crate) fn run(
         &self,
         trace: &mut dyn Trace,
@@ -73,7 +74,8 @@ impl Replay {
             Some(wire) => Peer::Other(Caller::connect(server, Arc::clone(&wire))?, wire),
         };
         let values = Values::new(Lengths { min: 0, max: self.size_max });
-        let mut session = Session { client, values, output: Vec::new() };
+        let contents = Contents { values, fixed_sizes: trace.has_fixed_sizes() };
+        let mut session = Session { client, contents, output: Vec::new() };
         let mut outcome = Outcome::default();
         let mut batch: Vec<Access> = Vec::new();
         let mut keys = HashSet::new();
@@ -113,9 +115,34 @@ enum Peer {
     Other(Caller, Arc<dyn Wire>),
 }
 
+/// The values that a replay stores.
+struct Contents {
+    values: Values,
+    /// True if all requests of the trace for a key have the same size.
+    fixed_sizes: bool,
+}
+
+impl Contents {
+    /// Returns true if the replay may have stored `value` under the key of `access`. If sizes are
+    /// not fixed, any length is right, because the replay does not remember which request has
+    /// stored the value.
+    fn fits(&self, access: &Access, value: &[u8]) -> bool {
+        let size = if self.fixed_sizes { access.size } else { value.len() };
+        let expected = self.values.expected_with(&access.key, |_| size);
+        expected.length == value.len() && self.values.matches(&expected, 0, value)
+    }
+}
+
+/// Describes a value that the replay did not store under the key of `access`.
+fn foreign(access: &Access, value: &[u8]) -> String {
+    let key = String::from_utf8_lossy(&access.key);
+    let (piece, length) = (String::from_utf8_lossy(&value[..value.len().min(60)]), value.len());
+    format!("{length} bytes under {key:?}, which begin with {piece:?}, are not what was stored")
+}
+
 struct Session {
     client: Peer,
-    values: Values,
+    contents: Contents,
     output: Vec<u8>,
 }
 
@@ -156,7 +183,7 @@ impl Session {
                     }
                     self.output.extend_from_slice(b"\r\n");
                 }
-                let mut answers = Answers::new(batch);
+                let mut answers = Answers::new(batch, &self.contents);
                 let replies = batch.len().div_ceil(KEYS_PER_GET);
                 round_trip(client, &self.output, replies, &mut answers)?;
                 answers.finish()
@@ -166,8 +193,10 @@ impl Session {
                     wire.push(Verb::Get, &access.key, b"", &mut self.output);
                 }
                 let answers = caller.exchange(&self.output, batch.iter().map(|_| Verb::Get))?;
-                let found = answers.into_iter().map(|answer| match answer {
-                    Answer::Value(value) => Ok(value.is_some()),
+                let found = answers.into_iter().zip(batch).map(|(answer, access)| match answer {
+                    Answer::Value(None) => Ok(false),
+                    Answer::Value(Some(value)) if self.contents.fits(access, &value) => Ok(true),
+                    Answer::Value(Some(value)) => Err(Error::Void(foreign(access, &value))),
                     other => Err(Error::Void(format!("{other:?} in a replay"))),
                 });
                 found.collect()
@@ -183,7 +212,7 @@ impl Session {
         }
         match &mut self.client {
             Peer::Memcached(client) => {
-                let mut answers = Answers::new(&[]);
+                let mut answers = Answers::new(&[], &self.contents);
                 round_trip(client, &self.output, missed.len(), &mut answers)?;
                 let refused = answers.refused;
                 answers.finish().map(|_| refused)
@@ -197,10 +226,11 @@ impl Session {
     }
 
     fn push_set(&mut self, access: &Access) {
-        let expected = self.values.expected_with(&access.key, |_| access.size);
+        let values = &self.contents.values;
+        let expected = values.expected_with(&access.key, |_| access.size);
         if let Peer::Other(_, wire) = &self.client {
             let mut value = Vec::with_capacity(expected.length);
-            self.values.push(&mut value, &expected);
+            values.push(&mut value, &expected);
             if access.ttl == 0
                 || !wire.push_expiring(&access.key, &value, access.ttl, &mut self.output)
             {
@@ -215,7 +245,7 @@ impl Session {
         self.output.push(b' ');
         push_number(&mut self.output, expected.length as u64);
         self.output.extend_from_slice(b"\r\n");
-        self.values.push(&mut self.output, &expected);
+        values.push(&mut self.output, &expected);
         self.output.extend_from_slice(b"\r\n");
     }
 }
@@ -231,7 +261,8 @@ fn round_trip(
 ) -> Result<()> {
     client.send_raw(requests)?;
     while answers.replies < replies {
-        answers.note(client.replies().reply()?.0);
+        let (reply, value) = client.replies().reply()?;
+        answers.note(reply, value);
     }
     Ok(())
 }
@@ -243,9 +274,9 @@ const KEYS_PER_GET: usize = 50;
 
 /// Collects the answers to a batch and marks the keys that were found. Servers answer in the order
 /// of the request.
-#[derive(Default)]
 struct Answers<'a> {
     batch: &'a [Access],
+    contents: &'a Contents,
     found: Vec<bool>,
     next: usize,
     replies: usize,
@@ -254,8 +285,9 @@ struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    fn new(batch: &'a [Access]) -> Answers<'a> {
-        Answers { batch, found: vec![false; batch.len()], ..Answers::default() }
+    fn new(batch: &'a [Access], contents: &'a Contents) -> Answers<'a> {
+        let found = vec![false; batch.len()];
+        Answers { batch, contents, found, next: 0, replies: 0, refused: 0, wrong: None }
     }
 
     fn finish(self) -> Result<Vec<bool>> {
@@ -265,9 +297,10 @@ impl<'a> Answers<'a> {
         }
     }
 
-    fn note(&mut self, reply: Reply<'_>) {
+    /// Takes a reply; `value` is empty unless the reply has a value.
+    fn note(&mut self, reply: Reply<'_>, value: &[u8]) {
         match reply {
-            Reply::Value { key, .. } => return self.value(key),
+            Reply::Value { key, .. } => return self.value(key, value),
             Reply::End | Reply::Stored => {}
             Reply::Error(_) | Reply::NotStored => self.refused += 1,
             other => {
@@ -277,14 +310,17 @@ impl<'a> Answers<'a> {
         self.replies += 1;
     }
 
-    /// Marks the key of a received value as found. The value's length is not checked: another
-    /// request of the trace may have stored the key with another length.
-    fn value(&mut self, key: &[u8]) {
+    /// Marks the key of a received value as found, and checks the value.
+    fn value(&mut self, key: &[u8], value: &[u8]) {
         let rest = &self.batch[self.next..];
         match rest.iter().position(|access| access.key == key) {
             Some(offset) => {
+                let access = &rest[offset];
                 self.found[self.next + offset] = true;
                 self.next += offset + 1;
+                if !self.contents.fits(access, value) {
+                    self.wrong.get_or_insert_with(|| foreign(access, value));
+                }
             }
             None => {
                 let key = String::from_utf8_lossy(key).into_owned();
@@ -304,7 +340,8 @@ mod tests {
 
     use super::*;
 
-    struct List(std::vec::IntoIter<Access>);
+    /// Requests, and whether the trace says that its sizes are fixed.
+    struct List(std::vec::IntoIter<Access>, bool);
 
     impl Trace for List {
         fn next(&mut self, access: &mut Access) -> Result<bool> {
@@ -314,10 +351,15 @@ mod tests {
             }
             Ok(true)
         }
+
+        fn has_fixed_sizes(&self) -> bool {
+            self.1
+        }
     }
 
-    /// Starts a server that stores all values up to 100 bytes and refuses longer ones.
-    fn tiny_server() -> (Address, thread::JoinHandle<()>) {
+    /// Starts a server that stores all values up to 100 bytes and refuses longer ones. It calls
+    /// `spoil` with each value before it stores the value.
+    fn tiny_server(spoil: fn(&mut Vec<u8>)) -> (Address, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap().to_string());
         let server = thread::spawn(move || {
@@ -344,6 +386,7 @@ mod tests {
                     if value.len() > 100 {
                         output.write_all(b"SERVER_ERROR object too large for cache\r\n").unwrap();
                     } else {
+                        spoil(&mut value);
                         items.insert(words[1].to_owned(), value);
                         output.write_all(b"STORED\r\n").unwrap();
                     }
@@ -364,9 +407,10 @@ mod tests {
                 ttl: 0,
             })
             .collect();
-        let (address, server) = tiny_server();
+        let (address, server) = tiny_server(|_| {});
         let replay = Replay { batch, rate: None, shrink: 2, size_max: 1000, skip };
-        let outcome = replay.run(&mut List(accesses.into_iter()), &address, None).unwrap();
+        let mut list = List(accesses.into_iter(), true);
+        let outcome = replay.run(&mut list, &address, None).unwrap();
         server.join().unwrap();
         Outcome { seconds: 0.0, ..outcome }
     }
@@ -379,5 +423,28 @@ mod tests {
         }
         let late = Outcome { counted: 4, misses: 3, ..expected };
         assert_eq!(replay(1, 5), late);
+    }
+
+    #[test]
+    fn a_value_that_was_not_stored_voids_the_replay() {
+        let run = |sizes: [usize; 2], fixed: bool, spoil: fn(&mut Vec<u8>)| {
+            let accesses = sizes.map(|size| Access { key: "a".into(), size, ttl: 0 });
+            let (address, server) = tiny_server(spoil);
+            let replay = Replay { batch: 1, rate: None, shrink: 1, size_max: 1000, skip: 0 };
+            let mut list = List(Vec::from(accesses).into_iter(), fixed);
+            let outcome = replay.run(&mut list, &address, None);
+            server.join().unwrap();
+            outcome.map(|outcome| outcome.misses).map_err(|error| error.to_string())
+        };
+        assert_eq!(run([40, 40], true, |_| {}), Ok(1));
+        assert_eq!(run([40, 30], false, |_| {}), Ok(1), "the first request stored 40 bytes");
+        let spoils: [fn(&mut Vec<u8>); 3] =
+            [|value| value[3] ^= 1, |value| value[39] ^= 1, |value| value.push(0)];
+        for spoil in spoils {
+            let error = run([40, 40], false, spoil).unwrap_err();
+            assert!(error.contains("under \"a\"") && error.contains("not what was"), "{error}");
+        }
+        let cut = run([40, 40], true, |value| value.truncate(39)).unwrap_err();
+        assert!(cut.contains("39 bytes under"), "{cut}");
     }
 }

@@ -16,6 +16,7 @@ use crate::lab::target::{self, System};
 use crate::lab::{disk, files, report};
 use crate::machine::Machine;
 use crate::trace::{self, Totals};
+use crate::workload::random;
 use crate::{Error, Result, complain, interrupt, say};
 
 /// The experiments, the systems and the place of the report.
@@ -135,13 +136,15 @@ impl Arguments {
             complain!("not here: {} ({}); to install it: {}", row.name, row.why, row.install);
         }
         let machine = Machine::here();
+        let page_cache = if target::bounds_page_cache() { "bounded" } else { "unbounded" };
         let identity = Identity {
             scale: self.identity(),
-            build: Build::this().to_string(),
+            build: build_line(Path::new(target::RUNNING))?,
             machine: machine.line(),
             directory: absolute(&directory)?,
             second_directory: self.second_dir.as_deref().map_or(Ok(String::new()), absolute)?,
             traces: traces_line(&plan.hitratio.recorded),
+            page_cache: page_cache.to_owned(),
         };
         let journal = Journal::open(&self.out, &identity)?;
         let disk = disk::measure(&directory)?;
@@ -208,6 +211,14 @@ impl Arguments {
         };
         Ok(all.into_iter().filter(wanted).collect())
     }
+}
+
+/// Returns a line that describes this build, which is the file `executable`. The line has a hash of
+/// the file, because two builds of one commit may differ.
+fn build_line(executable: &Path) -> Result<String> {
+    let bytes = fs::read(executable)
+        .map_err(|e| Error::io(format!("cannot read {}", executable.display()), e))?;
+    Ok(format!("{} (hash {:016x})", Build::this(), random::hash(&bytes)))
 }
 
 fn create(directory: &Path) -> Result<()> {
@@ -320,6 +331,23 @@ fn write_report(directory: &Path, results: &Results) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_builds_of_a_commit_differ() {
+        let path = std::env::temp_dir().join(format!("larder-build-{}", std::process::id()));
+        let line = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            build_line(&path).unwrap()
+        };
+        let first = line(b"one build");
+        assert!(first.starts_with("larder ") && first.contains(" (hash "), "{first}");
+        assert_eq!(line(b"one build"), first);
+        assert_ne!(line(b"two build"), first);
+        fs::remove_file(&path).unwrap();
+        assert!(build_line(&path).is_err());
+        let own = build_line(Path::new(target::RUNNING)).unwrap();
+        assert_eq!(build_line(&std::env::current_exe().unwrap()).unwrap(), own);
+    }
 
     #[test]
     fn recorded_traces_are_different_points() {

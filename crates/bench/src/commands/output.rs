@@ -171,7 +171,7 @@ pub(super) fn print_summary(summary: &Summary) {
     let busy = summary.generator_busy;
     say!("  generator: {busy:.2} processors busy, lag p99 {:.1} µs", summary.generator_lag_p99_us);
     if summary.generator_bound {
-        say!("  GENERATOR-BOUND: the generator's threads were more than 80 % busy");
+        say!("  GENERATOR-BOUND: the generator used more than 80 % of its threads or processors");
     }
     if let Some(first) = &summary.first_error {
         say!("  {} error answers, the first: {first}", summary.errors);

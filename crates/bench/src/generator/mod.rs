@@ -20,6 +20,7 @@ use larder_client::{Address, Stream};
 pub use pacing::Pacing;
 pub(crate) use poll::thread_cpu;
 pub use record::VerbCount;
+pub(crate) use summary::is_bound;
 pub use summary::{Latencies, Second, SecondUse, ServerUse, Summary};
 
 use crate::process::{Probe, Sample};

@@ -11,7 +11,7 @@ use super::{Load, Moment};
 use crate::interrupt::is_interrupted;
 use crate::process::Sample;
 use crate::workload::{Shape, Verb};
-use crate::{Error, Result};
+use crate::{Error, Result, machine};
 
 /// The distribution of a latency, in microseconds.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -192,8 +192,8 @@ pub struct Summary {
     pub first_error: Option<String>,
     /// Average number of processors that the generator kept busy.
     pub generator_busy: f64,
-    /// True if the generator used more than 80 % of its threads' time: it may have limited the
-    /// figures.
+    /// True if the generator kept more than 80 % of the processors busy that its threads can use
+    /// at the same time: it may have limited the figures.
     pub generator_bound: bool,
     /// In the open loop, the 99th percentile of the time between a request's due time and its
     /// sending, in microseconds, of requests whose connection was free.
@@ -252,6 +252,8 @@ impl Summary {
         samples.sort_unstable();
         let total = tally.total();
         let recorded = tally.all_latencies();
+        // Pinned threads share one processor.
+        let processors = load.cpu.map_or_else(machine::processors, |_| 1);
         Ok(Summary {
             pacing: load.pacing.to_string(),
             mix: shape.mix.to_string(),
@@ -279,7 +281,7 @@ impl Summary {
             errors: faults.errors,
             first_error: faults.first_error,
             generator_busy: busy,
-            generator_bound: busy > 0.8 * load.threads as f64,
+            generator_bound: is_bound(busy, load.threads, processors),
             generator_lag_p99_us: tally
                 .lag
                 .as_deref()
@@ -321,6 +323,13 @@ impl Summary {
             }
         }
     }
+}
+
+/// Returns true if a generator may have limited the figures: its threads kept more than 80 % of the
+/// processors busy that they can use at the same time. `busy` is the average number of processors
+/// that they kept busy, and `processors` the number of those that they may use.
+pub(crate) fn is_bound(busy: f64, threads: usize, processors: usize) -> bool {
+    busy > 0.8 * threads.min(processors) as f64
 }
 
 fn by_verb<T>(value: impl Fn(Verb) -> Option<T>) -> BTreeMap<&'static str, T> {

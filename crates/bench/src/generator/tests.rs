@@ -193,6 +193,42 @@ fn requests_that_are_never_answered_count_with_the_time_they_waited() {
 }
 
 #[test]
+fn the_wait_for_answers_after_the_end_is_not_measured() {
+    // This server never answers, so the run lasts for the duration and then for the grace.
+    let (address, threads) = server(1, |stream| each_line(stream, |_, _| true));
+    let load = Load {
+        connections: 1,
+        pacing: Pacing::Constant(100.0),
+        duration: Some(Duration::from_millis(500)),
+        grace: Duration::from_secs(1),
+        requests: None,
+        ..small_load(address)
+    };
+    let workload = Workload::new(small_shape()).unwrap();
+    let shared = Shared::new(1);
+    let worker = Worker::new(&load, &workload, &shared, 0, vec![load.connect().unwrap()]).unwrap();
+    let report = thread::scope(|scope| {
+        let running = scope.spawn(move || worker.run());
+        shared.ready.wait();
+        running.join().unwrap().unwrap()
+    });
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(report.faults.unanswered > 0);
+    // On a busy machine, the thread may notice the end late.
+    let window = Duration::from_nanos(report.window);
+    assert!(window >= Duration::from_millis(500) && window < Duration::from_secs(1), "{window:?}");
+    assert!(report.cpu < report.window, "{report:?}");
+}
+
+#[test]
+fn threads_keep_at_most_all_processors_busy() {
+    assert!(is_bound(1.9, 4, 2));
+    assert!(!is_bound(1.5, 4, 2));
+    assert!(is_bound(3.5, 4, 8));
+    assert!(!is_bound(1.9, 4, 8));
+}
+
+#[test]
 fn a_count_is_exact_and_misses_are_counted() {
     let (address, threads) = server(3, |stream| {
         each_line(stream, |_, stream| stream.write_all(b"END\r\n").is_ok());

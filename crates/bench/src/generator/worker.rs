@@ -66,9 +66,13 @@ pub(super) struct Worker<'a> {
     /// The number of requests due and not yet sent, on all connections.
     waiting: u64,
     next_connection: usize,
+    /// The thread's [`Worker::cpu`] and the time, when the measurement began.
     cpu_at_start: Option<(u64, u64)>,
-    /// Nanoseconds of the measured window that the thread spent polling before a socket was ready.
-    /// They are subtracted from [`Report::cpu`].
+    /// The same when the time of the measurement was over. The wait for the last answers follows
+    /// and is not measured, because the thread is nearly idle then.
+    cpu_at_end: Option<(u64, u64)>,
+    /// Nanoseconds since the beginning of the measurement that the thread spent polling before a
+    /// socket was ready.
     polled: u64,
     last_event: u64,
 }
@@ -125,6 +129,7 @@ impl<'a> Worker<'a> {
             waiting: 0,
             next_connection: index,
             cpu_at_start: None,
+            cpu_at_end: None,
             polled: 0,
             last_event: 0,
         })
@@ -141,16 +146,21 @@ impl<'a> Worker<'a> {
             self.shared.failed.store(true, Relaxed);
         }
         done?;
-        let end = self.shared.now();
         let (cpu_from, from) = self.cpu_at_start.unwrap_or((0, 0));
+        let (cpu_to, to) = self.cpu_at_end.unwrap_or_else(|| (self.cpu(), self.shared.now()));
         let report = Report {
-            cpu: thread_cpu().saturating_sub(cpu_from).saturating_sub(self.polled),
-            window: end.saturating_sub(from),
+            cpu: cpu_to.saturating_sub(cpu_from),
+            window: to.saturating_sub(from),
             counted: self.book.counted.take().unwrap_or_default(),
             samples: self.book.samples.take().unwrap_or_default(),
             faults: self.book.faults,
         };
         Ok(report)
+    }
+
+    /// Returns the processor time of the thread in nanoseconds, without fruitless polls.
+    fn cpu(&self) -> u64 {
+        thread_cpu().saturating_sub(self.polled)
     }
 
     fn run_loop(&mut self) -> Result<()> {
@@ -170,7 +180,10 @@ impl<'a> Worker<'a> {
         loop {
             let now = self.shared.now();
             if self.cpu_at_start.is_none() && now >= warm {
-                self.cpu_at_start = Some((thread_cpu(), now));
+                self.cpu_at_start = Some((self.cpu(), now));
+            }
+            if self.cpu_at_end.is_none() && now >= end {
+                self.cpu_at_end = Some((self.cpu(), now));
             }
             while now >= roll {
                 self.end_second(second);

@@ -1,7 +1,9 @@
 //! The device that holds the servers' files: its file system, and the time of a durable write.
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,8 +27,8 @@ pub(crate) fn measure(directory: &Path) -> Result<Disk> {
     let mut times = times.map_err(|e| Error::io(format!("cannot write {}", path.display()), e))?;
     times.sort_unstable();
     let at = |share: f64| {
-        let index = (times.len() as f64 * share) as usize;
-        times.get(index.min(times.len() - 1)).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+        let rank = (times.len() as f64 * share).ceil() as usize;
+        times.get(rank.saturating_sub(1)).map_or(0.0, |time| time.as_secs_f64() * 1e6)
     };
     Ok(Disk {
         directory: directory.display().to_string(),
@@ -36,7 +38,7 @@ pub(crate) fn measure(directory: &Path) -> Result<Disk> {
     })
 }
 
-fn sync_times(path: &Path) -> std::io::Result<Vec<Duration>> {
+fn sync_times(path: &Path) -> io::Result<Vec<Duration>> {
     let mut file = File::create(path)?;
     let block = [b'x'; BLOCK];
     // The measured writes overwrite these blocks. So each sync writes data only and no file size,
@@ -55,6 +57,39 @@ fn sync_times(path: &Path) -> std::io::Result<Vec<Duration>> {
         times.push(start.elapsed());
     }
     Ok(times)
+}
+
+/// Checks that the file system of a directory has space for the files of a server.
+///
+/// # Errors
+/// Returns an error that names the directory and the missing space.
+pub(crate) fn require_space(directory: &Path, mebibytes: u64) -> Result<()> {
+    let free = free_bytes(directory).map_err(|e| {
+        Error::io(format!("cannot ask for the space in {}", directory.display()), e)
+    })?;
+    match free {
+        Some(free) if free >> 20 < mebibytes => Err(Error::server(format!(
+            "this turn may need {mebibytes} MiB in {}, and {} MiB are free: free some space, then \
+             the same command continues",
+            directory.display(),
+            free >> 20
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes that an unprivileged user can still store in a directory. Returns `None` if
+/// its file system does not report them, as some file systems in user space do not.
+fn free_bytes(directory: &Path) -> io::Result<Option<u64>> {
+    let directory = File::open(directory)?;
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the kernel fills the structure behind the pointer and keeps no pointer.
+    if unsafe { libc::fstatvfs(directory.as_raw_fd(), found.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so the structure is filled.
+    let found = unsafe { found.assume_init() };
+    Ok((found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
 /// Returns the type of the file system that holds `directory`, or an empty text.
@@ -79,5 +114,15 @@ mod tests {
         assert!(!disk.filesystem.is_empty());
         assert!(disk.fsync_us_p50 > 0.0 && disk.fsync_us_p99 >= disk.fsync_us_p50);
         assert!(measure(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn missing_space_is_named() {
+        let directory = std::env::temp_dir();
+        require_space(&directory, 0).unwrap();
+        let error = require_space(&directory, u64::MAX).unwrap_err().to_string();
+        let expected = format!("MiB in {}, and ", directory.display());
+        assert!(error.contains(&expected) && error.contains("MiB are free"), "{error}");
+        assert!(require_space(Path::new("/nowhere"), 0).is_err());
     }
 }

@@ -65,6 +65,9 @@ pub(crate) struct Identity {
     /// Each recorded trace with its name, counts and hash; empty if there are none.
     #[serde(default)]
     pub(crate) traces: String,
+    /// `bounded` or `unbounded`: the lab may bound the page cache only with the rights for it.
+    #[serde(default)]
+    pub(crate) page_cache: String,
 }
 
 impl Identity {
@@ -78,6 +81,7 @@ impl Identity {
                 ("--dir", of.directory.clone()),
                 ("--second-dir", of.second_directory.clone()),
                 ("--trace", of.traces.clone()),
+                ("page cache", of.page_cache.clone()),
             ]
         };
         let mut pairs = fields(self).into_iter().zip(fields(this_run));
@@ -272,6 +276,7 @@ mod tests {
             build: "b".into(),
             machine: "m".into(),
             directory: "/one".into(),
+            page_cache: "unbounded".into(),
             ..Identity::default()
         }
     }
@@ -329,6 +334,12 @@ mod tests {
         let traces = Identity { traces: "one (5 requests, 9 bytes)".into(), ..identity("small") };
         let error = Journal::open(&directory, &traces).unwrap_err();
         assert!(error.to_string().contains("its --trace is none, not one (5 req"), "{error}");
+        let built = Identity { build: "c".into(), ..identity("small") };
+        let error = Journal::open(&directory, &built).unwrap_err();
+        assert!(error.to_string().contains("its build is b, not c"), "{error}");
+        let confined = Identity { page_cache: "bounded".into(), ..identity("small") };
+        let error = Journal::open(&directory, &confined).unwrap_err();
+        assert!(error.to_string().contains("its page cache is unbounded, not bounded"), "{error}");
         let foreign = "{\"mine\": 1}\nno end";
         fs::write(directory.join("journal.jsonl"), foreign).unwrap();
         let error = Journal::open(&directory, &identity("small")).unwrap_err();

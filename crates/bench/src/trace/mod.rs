@@ -34,6 +34,11 @@ pub(crate) trait Trace {
     /// # Errors
     /// Returns [`Error::Usage`] with the position of a request that cannot be parsed.
     fn next(&mut self, access: &mut Access) -> Result<bool>;
+
+    /// Returns true if all requests for a key have the same size.
+    fn has_fixed_sizes(&self) -> bool {
+        false
+    }
 }
 
 /// The totals of a whole trace.

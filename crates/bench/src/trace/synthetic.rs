@@ -99,6 +99,10 @@ impl Trace for Generated {
         };
         Ok(true)
     }
+
+    fn has_fixed_sizes(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

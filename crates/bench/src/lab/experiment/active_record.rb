@@ -52,11 +52,12 @@ end.map(&:value)
 
 numbers = results.flat_map(&:first)
 latencies = results.flat_map(&:last).sort
-percentile = ->(share) { latencies.empty? ? 0 : latencies[[(latencies.size * share).to_i, latencies.size - 1].min] * 1e6 }
+percentile = ->(share) { latencies.empty? ? 0 : latencies[(latencies.size * share).ceil - 1] * 1e6 }
 puts JSON.generate(
   rate: latencies.size / seconds,
   acknowledged: numbers.size,
   duplicates: numbers.size - numbers.uniq.size,
+  missing: ((1..numbers.size).to_a - numbers).size,
   counted: Counter.find('active_record').value,
   mean_us: latencies.empty? ? 0 : latencies.sum / latencies.size * 1e6,
   p50_us: percentile.call(0.5),

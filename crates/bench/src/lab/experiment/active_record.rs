@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_client::Address;
 use serde::Deserialize;
 
-use super::counter;
+use super::counter::{self, Increments};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, PointId};
 use crate::lab::run::Turn;
@@ -23,6 +23,8 @@ struct Measured {
     rate: f64,
     acknowledged: u64,
     duplicates: u64,
+    /// Numbers from 1 to `acknowledged` that were not returned.
+    missing: u64,
     counted: u64,
     mean_us: f64,
     p50_us: f64,
@@ -59,8 +61,9 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Res
         generator_bound: true,
         ..Figures::default()
     };
-    let Measured { acknowledged, counted, duplicates, .. } = measured;
-    Ok(counter::counted(Point::new(point_id, figures), acknowledged, counted, duplicates))
+    let Measured { acknowledged, counted, duplicates: doubled, missing, .. } = measured;
+    let counts = Increments { acknowledged, counted, doubled, missing };
+    Ok(counter::counted(Point::new(point_id, figures), counts))
 }
 
 fn run(server: &Address, plan: &Plan, threads: usize) -> Result<Vec<u8>> {

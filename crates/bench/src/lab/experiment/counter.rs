@@ -119,17 +119,36 @@ fn judged(point_id: PointId, summary: &Summary, value: u64) -> Point {
     numbers.sort_unstable();
     let doubled = numbers.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
     let acknowledged = numbers.len() as u64;
-    counted(Point::new(point_id, Figures::of(summary)), acknowledged, value, doubled)
+    numbers.dedup();
+    let returned = numbers.iter().filter(|&number| (1..=acknowledged).contains(number)).count();
+    let missing = acknowledged - returned as u64;
+    let point = Point::new(point_id, Figures::of(summary));
+    counted(point, Increments { acknowledged, counted: value, doubled, missing })
 }
 
-/// Adds three counts to a point: increments that were acknowledged, increments in the counter's
-/// value, and numbers that were returned twice. The point is void unless the first two are equal
-/// and the third is 0.
-pub(super) fn counted(point: Point, acknowledged: u64, counted: u64, doubled: u64) -> Point {
-    let void = (counted != acknowledged || doubled > 0).then(|| {
+/// The counts that show whether a counter lost or doubled increments. The counter was 0 before the
+/// first increment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Increments {
+    /// Increments that were acknowledged.
+    pub(super) acknowledged: u64,
+    /// Increments in the counter's value after the last of them.
+    pub(super) counted: u64,
+    /// Numbers that were returned again.
+    pub(super) doubled: u64,
+    /// Numbers from 1 to `acknowledged` that were not returned.
+    pub(super) missing: u64,
+}
+
+/// Adds the counts to a point. The point is void unless the increments returned exactly the numbers
+/// from 1 to the counter's value.
+pub(super) fn counted(point: Point, counts: Increments) -> Point {
+    let Increments { acknowledged, counted, doubled, missing } = counts;
+    let void = (counted != acknowledged || doubled > 0 || missing > 0).then(|| {
         format!(
             "{acknowledged} increments were acknowledged, {counted} were counted, {doubled} \
-             numbers were returned twice"
+             numbers were returned twice, {missing} of the numbers from 1 to {acknowledged} were \
+             not returned"
         )
     });
     let point = point
@@ -192,5 +211,8 @@ mod tests {
         assert!(lost.void.is_some());
         assert_eq!((lost.extra["missing_updates"], lost.extra["duplicates"]), (1.0, 1.0));
         assert!(point(&[1, 2], 3).void.is_some());
+        let skipped = point(&[1, 2, 4], 3).void.unwrap_or_default();
+        assert!(skipped.contains("1 of the numbers from 1 to 3 were not returned"), "{skipped}");
+        assert!(point(&[0, 1, 2], 3).void.is_some(), "the first increment returns 1");
     }
 }

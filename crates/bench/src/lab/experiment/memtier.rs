@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use larder_client::Address;
 use serde::Deserialize;
 
+use crate::generator::is_bound;
 use crate::lab::record::{Figures, Point, PointId};
 use crate::lab::run::Turn;
 use crate::lab::target::{System, tool};
 use crate::process::Sample;
 use crate::supervise::Processes;
-use crate::{Error, Result};
+use crate::{Error, Result, machine};
 
 /// Interval between two samples of memtier_benchmark's processor time while it runs.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -105,9 +106,8 @@ impl Memtier {
         let after = turn.server.probe().sample()?;
         let totals = read(&json)?;
         let figures = figures(&totals, before, after, length);
-        let threads = turn.plan.load_threads as f64;
-        let figures =
-            Figures { generator_busy: busy, generator_bound: busy > 0.8 * threads, ..figures };
+        let generator_bound = is_bound(busy, turn.plan.load_threads, machine::processors());
+        let figures = Figures { generator_busy: busy, generator_bound, ..figures };
         let void = faults(&totals, figures.hit_ratio);
         Ok(Point { void, ..Point::new(point_id, figures) })
     }

@@ -16,11 +16,11 @@ use std::time::Duration;
 use self::application::Application;
 use self::requests::{Requests, Verdicts};
 use super::{Case, Experiment};
-use crate::Result;
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, PointId, SystemRow};
 use crate::lab::run::{Turn, sandbox};
 use crate::lab::target::{Sandbox, System};
+use crate::{Result, machine};
 
 /// Memory limit of each server in MiB. The data is a few counters.
 const MEMORY: u64 = 256;
@@ -263,7 +263,7 @@ fn send(
             .zip(server_after)
             .map_or(0.0, |(before, after)| per_request(before.cpu_ns, after.cpu_ns)),
         rss: server_after.map_or(0, |sample| sample.rss),
-        ..verdicts.figures()
+        ..verdicts.figures(machine::processors())
     };
     let point = Point::new(point_id, figures)
         .with("application_cpu_us", per_request(before.cpu_ns, after.cpu_ns))

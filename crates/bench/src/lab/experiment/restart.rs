@@ -36,7 +36,10 @@ impl Experiment for Restart {
     fn conditions(&self, plan: &Plan) -> Vec<String> {
         vec![
             format!("x items of {VALUE} bytes are stored and acknowledged, then kill -9 at once"),
-            "ready: from the start of the process to the first answered get".to_owned(),
+            "ready: from the start of the process to its first answer: to version (memcached's \
+             protocol), PING (Redis, Valkey), a login (PostgreSQL), OPTIONS (Cassandra), isMaster \
+             (MongoDB), or a new connection (MariaDB)"
+                .to_owned(),
             "survived: keys found when all are read once, before other load".to_owned(),
             format!(
                 "first gets: {RATE} gets/s, open loop, for {:.1} s after the count; the page cache \

@@ -1,6 +1,7 @@
 //! The list of systems, and what the lab must know to run one of them.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use larder_client::Address;
@@ -82,6 +83,11 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
     /// Asks the programs for the version.
     fn version(&self, programs: &Programs) -> Result<String>;
 
+    /// Returns the file to execute in order to start `program`.
+    fn file<'a>(&self, program: &'a Path) -> &'a Path {
+        program
+    }
+
     /// Returns how to start the system on the first of two free loopback ports. The second is for
     /// systems that also listen on an internal port.
     fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan>;
@@ -151,6 +157,22 @@ impl System {
     /// excluded because it stores only some hundred values per second.
     pub(crate) fn takes_any_load(&self) -> bool {
         !self.uses_flash() && !self.is_loaded_by_ruby() && self.id != "ferretdb"
+    }
+
+    /// Returns the space in MiB that the system's files may need in its directory and in its second
+    /// directory, if `disk` is the space that the experiment gives. A system that keeps its data in
+    /// memory only needs none, because its files do not grow.
+    pub(super) fn space(&self, disk: u64) -> [u64; 2] {
+        let has_files = self.uses_flash()
+            || self.durability != Durability::None
+            // An unlogged table lies in files, although a crash empties it.
+            || self.family == "PostgreSQL";
+        match self.id {
+            "larder-flash-2" | "memcached-extstore-2" => [disk / 2, disk / 2],
+            "larder-tiers" => [disk / 4, disk - disk / 4],
+            _ if has_files => [disk, 0],
+            _ => [0, 0],
+        }
     }
 
     pub(super) fn recipe(&self) -> &dyn Recipe {

@@ -1,7 +1,7 @@
 //! Larder itself: this executable.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{Places, Programs, is_program};
@@ -11,6 +11,10 @@ use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
 use crate::launch::{Allowance, Program};
 use crate::{Error, Result};
+
+/// The file of the running program. It stays the same if a build replaces the file at the program's
+/// path during a run.
+pub(crate) const RUNNING: &str = "/proc/self/exe";
 
 /// Larder with one kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +78,13 @@ impl Recipe for Larder {
     }
 
     fn version(&self, programs: &Programs) -> Result<String> {
-        let line = first_line(&programs.server, &["--version"])?;
+        let line = first_line(self.file(&programs.server), &["--version"])?;
         Ok(line.strip_prefix("larder ").unwrap_or(&line).to_owned())
+    }
+
+    /// Returns the running program, so that all servers of a run are the same build.
+    fn file<'a>(&self, program: &'a Path) -> &'a Path {
+        if cfg!(test) { program } else { Path::new(RUNNING) }
     }
 
     fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
@@ -125,6 +134,13 @@ fn executable() -> Result<PathBuf> {
 mod tests {
     use super::*;
     use crate::lab::target::tests::{line, sandbox};
+
+    #[test]
+    fn the_running_program_can_be_started() {
+        // A test executable lists its tests, one a line.
+        let line = first_line(Path::new(RUNNING), &["--list"]).unwrap();
+        assert!(line.ends_with(": test"), "{line}");
+    }
 
     #[test]
     fn each_store_has_its_durability() {

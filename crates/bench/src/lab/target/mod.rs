@@ -23,6 +23,7 @@ mod server;
 mod tests;
 
 pub(crate) use catalogue::{Durability, Found, System, catalogue};
+pub(crate) use larder::RUNNING;
 pub(crate) use places::tool;
-pub(crate) use sandbox::Sandbox;
+pub(crate) use sandbox::{Sandbox, bounds_page_cache};
 pub(crate) use server::Server;

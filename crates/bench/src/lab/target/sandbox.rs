@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::confine;
+use super::confine::{self, Confinement};
 use crate::process::tree;
 use crate::{Error, Result};
 
@@ -89,11 +89,20 @@ impl Sandbox {
     }
 }
 
-fn fresh_directory(parent: &Path) -> Result<PathBuf> {
+/// Returns true if the lab can bound the page cache of servers whose values lie on a device.
+pub(crate) fn bounds_page_cache() -> bool {
+    Confinement::new(&fresh_name()).is_some()
+}
+
+/// Returns a name for a directory or a control group. No other has this name.
+fn fresh_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", prefix_of_this_process(), NEXT.fetch_add(1, Relaxed))
+}
+
+fn fresh_directory(parent: &Path) -> Result<PathBuf> {
     sweep(parent);
-    let name = format!("{}-{}", prefix_of_this_process(), NEXT.fetch_add(1, Relaxed));
-    let dir = parent.join(name);
+    let dir = parent.join(fresh_name());
     fs::create_dir_all(&dir)
         .map_err(|e| Error::io(format!("cannot create {}", dir.display()), e))?;
     fs::write(dir.join(MARK), "larder bench removes this directory\n")
@@ -151,6 +160,13 @@ pub(super) fn remove(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_page_cache_is_bounded_where_a_group_can_be_made() {
+        let name = fresh_name();
+        assert_eq!(bounds_page_cache(), Confinement::new(&name).is_some());
+        assert!(name != fresh_name() && !is_abandoned(&name));
+    }
 
     #[test]
     fn only_directories_of_dead_labs_are_swept() {

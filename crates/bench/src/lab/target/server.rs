@@ -19,6 +19,7 @@ use super::plan::{Account, Plan};
 use super::ready;
 use super::sandbox::{self, Sandbox};
 use crate::interrupt::is_interrupted;
+use crate::lab::disk;
 use crate::process::Probe;
 use crate::supervise::{self, POLL_INTERVAL, Processes, free_port};
 use crate::wire::Wire;
@@ -71,6 +72,7 @@ impl Server {
             processes: None,
             confinement: None,
         };
+        server.require_space()?;
         server.prepare()?;
         server.make_confinement();
         server.start_again()?;
@@ -184,6 +186,21 @@ impl Server {
             .map_err(|e| Error::io("cannot bound the page cache", e))
     }
 
+    /// Checks that the devices have the space that the server may need. A server without space
+    /// would answer writes with errors, which would look like a fault of the server.
+    fn require_space(&self) -> Result<()> {
+        let Sandbox { dir, second_dir, disk, .. } = &self.sandbox;
+        let [first, second] = self.system.space(*disk);
+        let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
+        match second_dir {
+            Some(other) if device(other) != device(dir) => {
+                disk::require_space(dir, first)?;
+                disk::require_space(other, second)
+            }
+            _ => disk::require_space(dir, first + second),
+        }
+    }
+
     /// Creates directories and files, and runs the preparations.
     fn prepare(&self) -> Result<()> {
         if self.plan.account.is_some() {
@@ -224,8 +241,8 @@ impl Server {
         let failed = |e| Error::io(format!("cannot write {}", path.display()), e);
         let log = OpenOptions::new().create(true).append(true).open(&path).map_err(failed)?;
         let second = log.try_clone().map_err(failed)?;
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.sandbox.dir);
+        let mut command = Command::new(self.system.recipe().file(program));
+        command.arg0(program).args(arguments).current_dir(&self.sandbox.dir);
         command.stdin(Stdio::null()).stdout(log).stderr(second);
         if let Some(Account { user, group }) = self.plan.account {
             command.uid(user).gid(group);

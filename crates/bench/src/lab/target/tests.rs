@@ -53,6 +53,36 @@ fn ids_are_unique_and_each_system_is_found_or_missing_with_advice() {
 }
 
 #[test]
+fn only_systems_with_files_need_space() {
+    let space = |id: &str| {
+        let systems = catalogue();
+        systems.iter().find(|system| system.id == id).map(|system| system.space(1000))
+    };
+    for id in ["larder", "memcached", "arcus", "redis", "mariadb-memory", "mongo"] {
+        assert_eq!(space(id), Some([0, 0]), "{id}");
+    }
+    for id in ["larder-sync", "larder-flash", "memcached-extstore", "redis-everysec", "postgres"] {
+        assert_eq!(space(id), Some([1000, 0]), "{id}");
+    }
+    assert_eq!(space("postgres-unlogged"), Some([1000, 0]));
+    assert_eq!(space("larder-flash-2"), Some([500, 500]));
+    assert_eq!(space("memcached-extstore-2"), Some([500, 500]));
+    assert_eq!(space("larder-tiers"), Some([250, 750]));
+}
+
+#[test]
+fn a_system_without_space_is_not_started() {
+    let parent = std::env::temp_dir().join(format!("larder-space-{}", std::process::id()));
+    let system = catalogue().into_iter().find(|system| system.id == "redis-always").unwrap();
+    let Ok(found) = system.find() else { return println!("skipped: no Redis") };
+    let sandbox = Sandbox { disk: u64::MAX, ..Sandbox::new(&parent, 64, 1, 10).unwrap() };
+    let error = found.start(&sandbox).unwrap_err().to_string();
+    assert!(error.contains("MiB are free"), "{error}");
+    assert!(!sandbox.dir.exists());
+    fs::remove_dir(parent).unwrap();
+}
+
+#[test]
 fn larder() {
     try_out(&["larder", "larder-async", "larder-sync", "larder-flash"]);
     try_out(&["larder-flash-2", "larder-tiers"]);

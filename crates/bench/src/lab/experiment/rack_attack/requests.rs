@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::application::{Application, Process};
 use super::http::Http;
-use crate::generator::thread_cpu;
+use crate::generator::{is_bound, thread_cpu};
 use crate::interrupt::is_interrupted;
 use crate::lab::record::Figures;
 use crate::{Error, Result};
@@ -91,12 +91,13 @@ impl Verdicts {
     }
 
     /// Returns the figures that the clients have measured. A latency counts from the sending of a
-    /// request to the end of its answer.
-    pub(super) fn figures(&self) -> Figures {
+    /// request to the end of its answer. `processors` is the number of processors that the clients
+    /// may use.
+    pub(super) fn figures(&self, processors: usize) -> Figures {
         let at = |share: f64| {
-            let index = (self.latencies.len() as f64 * share) as usize;
-            let last = self.latencies.len().saturating_sub(1);
-            self.latencies.get(index.min(last)).map_or(0.0, |&time| time as f64 / 1000.0)
+            let rank = (self.latencies.len() as f64 * share).ceil() as usize;
+            let time = self.latencies.get(rank.saturating_sub(1));
+            time.map_or(0.0, |&time| time as f64 / 1000.0)
         };
         let count = self.latencies.len().max(1) as f64;
         let busy = self.cpu as f64 / self.whole.as_nanos().max(1) as f64;
@@ -113,7 +114,7 @@ impl Verdicts {
             generator_busy: busy,
             // Client threads that wait for answers use almost no processor time. So a higher value
             // means that the clients may have limited the rate.
-            generator_bound: busy > 0.8 * self.clients as f64,
+            generator_bound: is_bound(busy, self.clients, processors),
             ..Figures::default()
         }
     }
@@ -196,7 +197,7 @@ mod tests {
         // lost. So each process may admit one request more.
         assert!((200..=202).contains(&verdicts.admitted), "{verdicts:?}");
         assert_eq!(verdicts.requests(), 400);
-        let figures = verdicts.figures();
+        let figures = verdicts.figures(2);
         assert!(figures.rate > 0.0 && figures.p50_us <= figures.p99_us, "{figures:?}");
     }
 
@@ -218,18 +219,21 @@ mod tests {
     fn figures_are_those_of_the_sorted_latencies() {
         let latencies = (1..=100).map(|count| count * 1000).collect();
         let verdicts = Verdicts { latencies, seconds: 2.0, ..Verdicts::default() };
-        let figures = verdicts.figures();
+        let figures = verdicts.figures(2);
         assert_eq!((figures.rate, figures.mean_us), (50.0, 50.5));
-        assert_eq!((figures.p50_us, figures.p99_us, figures.max_us), (51.0, 100.0, 100.0));
-        assert_eq!(Verdicts::default().figures().max_us, 0.0);
+        assert_eq!((figures.p50_us, figures.p99_us, figures.max_us), (50.0, 99.0, 100.0));
+        assert_eq!(Verdicts::default().figures(2).max_us, 0.0);
     }
 
     #[test]
     fn clients_bound_the_rate_if_most_of_them_are_busy() {
         let whole = Duration::from_secs(1);
-        for (cpu, bound) in [(3_000_000_000, false), (3_500_000_000, true)] {
+        let bound = |cpu, processors| {
             let verdicts = Verdicts { clients: 4, cpu, whole, ..Verdicts::default() };
-            assert_eq!(verdicts.figures().generator_bound, bound);
-        }
+            verdicts.figures(processors).generator_bound
+        };
+        assert!(!bound(3_000_000_000, 8) && bound(3_500_000_000, 8));
+        // Two processors cannot run four clients at the same time.
+        assert!(!bound(1_500_000_000, 2) && bound(1_900_000_000, 2));
     }
 }
