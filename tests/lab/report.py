@@ -58,19 +58,24 @@ class Results:
         return statistics.median(values) if values else None
 
     def capacities(self, experiment, case, system):
-        """Returns for each round the highest x up to which p99 stays below a millisecond."""
+        """Returns for each round the highest x up to which p99 stays below a millisecond.
+
+        Leaves out rounds that ended below the highest x of all systems without a slow point.
+        """
+        top = max(point["x"] for key, cell in self.cells.items() if key[:2] == (experiment, case) for point in cell)
         points = [point for key, cell in self.cells.items() if key[:3] == (experiment, case, system) for point in cell]
         highest = []
         for number in {point["round"] for point in points}:
-            best = 0
+            best, last = 0, None
             for point in sorted((point for point in points if point["round"] == number), key=lambda point: point["x"]):
                 if point.get("void"):
                     best = None
                     break
-                if point.get("p99_us") is None or point["p99_us"] >= 1000:
+                if not point.get("p99_us") or point["p99_us"] >= 1000:
+                    last = top
                     break
-                best = point["x"]
-            highest.append(best)
+                best = last = point["x"]
+            highest.append(best if last == top else None)
         return [rate for rate in highest if rate is not None]
 
     def group(self, experiment, case, system):
@@ -105,6 +110,20 @@ class Results:
                 found.append(self.values(key, metric))
         found = [values for values in found if values]
         return (max if higher else min)(found, key=statistics.median) if found else None
+
+    def gap(self, row, larder, any_x=False):
+        """Returns true if Larder, or its peers, have void runs or failures where a row compares them."""
+        experiment, case = row["comparison"].split("/", 1)
+        case = case if larder else PEER_CASES.get(row["comparison"], case)
+
+        def counts(system):
+            same = self.systems.get(system, {}).get("durability") == row["durability"] and self.is_larder(system) == larder
+            return same and self.group(experiment, case, system) == row["group"]
+
+        here = {key: cell for key, cell in self.cells.items() if key[:2] == (experiment, case) and counts(key[2])}
+        void = [key for key, cell in here.items() if any(point.get("void") for point in cell)]
+        failed = next(entry for entry in self.json["experiments"] if entry["id"] == experiment).get("not_run") or []
+        return any(any_x or row["x"] in ("", key[3]) for key in void) or any(counts(entry["system"]) for entry in failed)
 
 
 def as_text(x):
@@ -148,7 +167,7 @@ def state_of(larder, peer, higher):
     overlap = min(len(larder), len(peer)) > 1 and min(larder) <= max(peer) and min(peer) <= max(larder)
     if math.isnan(ratio):
         return ratio, "neither"
-    if overlap or abs(ratio - 1) <= (0.03 if min(len(larder), len(peer)) > 1 else 0.15):
+    if overlap or (ratio and max(ratio, 1 / ratio) - 1 <= (0.03 if min(len(larder), len(peer)) > 1 else 0.15)):
         return ratio, "level"
     return ratio, "ahead" if ratio > 1 else "behind"
 
@@ -205,7 +224,10 @@ COLOURS = """() => [...document.querySelectorAll("main > section:not([hidden]) .
     inked++;
     colours.add((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
   }
-  return { name: plot.getAttribute("aria-label"), colours: colours.size, share: inked / (data.length / 4) };
+  // A text that is too long for its room ends at the right edge.
+  const edge = Array.from({ length: canvas.height }, (_, y) => data[((y + 1) * canvas.width - 1) * 4 + 3]);
+  const cut = plot.dataset.plot === "bars" && edge.some(alpha => alpha > 0);
+  return { name: plot.getAttribute("aria-label"), colours: colours.size, share: inked / (data.length / 4), cut };
 })"""
 
 
@@ -215,8 +237,11 @@ def test_charts(check, page):
         show(page, name)
         error = page.query_selector(f"#page-{name} > .banner")
         check.that(f"{name}: the page is built", error is None, error and error.inner_text())
-        blank = [plot for plot in page.evaluate(COLOURS) if plot["colours"] < 4 or plot["share"] < 0.002]
+        plots = page.evaluate(COLOURS)
+        blank = [plot for plot in plots if plot["colours"] < 4 or plot["share"] < 0.002]
         check.that(f"{name}: every chart draws", not blank, blank[:3])
+        cut = [plot["name"] for plot in plots if plot["cut"]]
+        check.that(f"{name}: the texts of bars are whole", not cut, cut[:3])
         silent, deaf = [], []
         # Hovering over one chart may draw another again, so the loop looks each chart up only when
         # it needs it.
@@ -278,6 +303,8 @@ def test_figures(check, page, results):
         scale = 1000 if cell["metric"].endswith("_ms") else 2**20 if cell["metric"].endswith("_mib") else 1
         # The page shows bytes without decimals.
         least = 0.5 if re.search(r"\dB$|\d\sB$", cell["text"]) else 0.0051
+        if cell["text"].startswith("100\u202f%") and wanted["value"] < 1:
+            wrong.append((key, cell["metric"], "not all", cell["text"], wanted["value"]))
         if shown is None or abs(shown - wanted["value"] * scale) > max(0.0051 * abs(wanted["value"] * scale), least):
             wrong.append((key, cell["metric"], "shown", cell["text"], wanted["value"]))
     check.that(f"{len(cells)} figures equal the JSON", not wrong, wrong[:5])
@@ -301,6 +328,8 @@ def metrics_of(results, key):
 
 def test_comparisons(check, page, results):
     """Each comparison names the best of Larder and of its peers. The first page counts them."""
+    swapped = [state_of([mine], [theirs], True)[1] for mine, theirs in ((116, 100), (100, 116), (114, 100), (100, 114))]
+    check.that("Larder and a peer may change places", swapped == ["ahead", "behind", "level", "level"], swapped)
     rows = page.eval_on_selector_all("tr[data-comparison]", "list => list.map(row => ({ ...row.dataset, text: row.innerText }))")
     lower = re.compile(r"_us$|_ms$|bytes|over_admitted|lost|written")
     wrong = []
@@ -311,24 +340,34 @@ def test_comparisons(check, page, results):
             if (values is None) != (side not in row) or (values and not close(row[side], statistics.median(values))):
                 wrong.append((row["comparison"], row["metric"], row["durability"], row["group"], side, row.get(side), values))
         if None in best.values():
+            gap = next((side for side in best if best[side] is None and results.gap(row, side == "larder")), None)
+            state = "void" if gap else "absent" if best["larder"] is None else "alone"
+            # Void runs at the largest x must not move a comparison to another x.
+            lacking = "larder" if best["larder"] is None else "peer"
+            moved = state != "void" and results.gap(row, lacking == "larder", any_x=True)
+            if (row["state"], row.get("gap")) != (state, {"larder": "larder", "peer": "peers"}.get(gap)) or moved:
+                wrong.append((row["comparison"], row["durability"], row["group"], row["state"], row.get("gap"), state, gap))
             continue
         ratio, state = state_of(best["larder"], best["peer"], higher)
         shown = float(row.get("advantage", "nan"))
         equal = close(shown, ratio) if math.isfinite(ratio) else not math.isfinite(shown)
         if not equal or row["state"] != state:
             wrong.append((row["comparison"], shown, ratio, row["state"], state))
+        if not math.isfinite(ratio) and not re.search(r"(peer|Larder|both) 0", row["text"]):
+            wrong.append((row["comparison"], ratio, row["text"]))
     check.that(f"{len(rows)} comparisons equal the JSON", not wrong, wrong[:5])
 
     on_pages = page.eval_on_selector_all(
         'main > section:not([data-page="summary"]) tr[data-comparison]', "list => list.map(row => row.dataset.state)"
     )
     verdict = page.query_selector("#verdict")
-    counted = {state: int(verdict.get_attribute(f"data-{state}")) for state in ("ahead", "behind", "level")} if verdict else {}
+    counted = {state: int(verdict.get_attribute(f"data-{state}")) for state in ("ahead", "behind", "level", "void")}
     wanted = {state: on_pages.count(state) for state in counted}
     check.that("the verdict counts every comparison", counted == wanted, (counted, wanted))
     key = "list => list.map(row => ['comparison', 'metric', 'durability', 'group', 'x', 'advantage'].map(name => row.dataset[name]).join())"
     losses = page.eval_on_selector_all("#page-summary [data-loss]", key)
-    behind = page.eval_on_selector_all('main > section:not([data-page="summary"]) tr[data-comparison][data-state="behind"]', key)
+    lost = ':is([data-state="behind"], [data-gap="larder"])'
+    behind = page.eval_on_selector_all(f'main > section:not([data-page="summary"]) tr[data-comparison]{lost}', key)
     check.that(f"all {len(behind)} losses are listed on the first page", sorted(losses) == sorted(behind), (losses, behind))
     questions = page.eval_on_selector_all("tr[data-question]", "list => list.map(row => row.dataset.question)")
     check.that("each question has one line of losses", len(questions) == len(set(questions)), questions)
@@ -405,6 +444,12 @@ def test_marks(check, page, results):
         told = (int(shown["lost"]), int(shown["checked"]))
         check.that(f"{shown['overwrites']}: lost overwrites are told", told == (len(lost), len(lost | kept)), (told, lost, kept))
 
+    # A recorded trace has the name of its file, which may be a word of the page or of JavaScript.
+    traces = {key[1] for key in results.cells if key[0] == "hitratio" and ":" not in key[1]}
+    text = page.inner_text("#page-hitratio").lower() if traces else ""
+    unnamed = [name for name in traces if name.replace("-", " ") not in text]
+    check.that(f"{len(traces)} recorded traces have the names of their files", not unnamed, unnamed)
+
     for name in ("get", "set"):
         values = [results.median(key, "cpu_us") for key in results.cells if key[:2] == ("cost", name)]
         values = [value for value in values if value]
@@ -421,7 +466,7 @@ def is_from_memory(results, row):
     A point may say so. Otherwise, the device delivered less than 10 % of a value per get.
     """
     told = results.median((row["experiment"], row["case"], row["system"], row["x"]), "extra.from_memory")
-    return bool(told) or float(row["value"]) < 0.1 * value_bytes(results, row)
+    return bool(told) or ("value" in row and float(row["value"]) < 0.1 * value_bytes(results, row))
 
 
 def value_bytes(results, row):
@@ -431,7 +476,13 @@ def value_bytes(results, row):
     return int(re.search(r"large ones of (\d+)" if large else r"values of (\d+)", "; ".join(conditions)).group(1))
 
 
-def test_widths(check, page):
+# Returns for each visible command of the whole run whether it is above the scoreboard.
+REPEAT_PLACES = """() => [...document.querySelectorAll("#page-summary p")]
+  .filter(node => node.textContent.startsWith("Repeat all of it") && node.checkVisibility())
+  .map(node => node.getBoundingClientRect().top < document.querySelector(".score").getBoundingClientRect().top)"""
+
+
+def test_widths(check, page, results):
     """No page scrolls sideways on a phone, a tablet or a screen."""
     for size in (PHONE, {"width": 768, "height": 1024}, WIDE):
         page.set_viewport_size(size)
@@ -439,6 +490,11 @@ def test_widths(check, page):
             show(page, name)
             page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = true; })")
             width = page.evaluate("document.documentElement.scrollWidth")
+            if name == "summary" and results.json.get("command"):
+                places = page.evaluate(REPEAT_PLACES)
+                check.that(f"{size['width']} px: the command of the run is shown once", len(places) == 1, places)
+                if size == PHONE:
+                    check.that("on a phone the command is above the scoreboard", places == [True], places)
             check.that(f"{name}: {size['width']} px without sideways scrolling", width <= size["width"], width)
             page.evaluate("document.querySelectorAll('details').forEach(details => { details.open = false; })")
     page.set_viewport_size(WIDE)
@@ -557,12 +613,25 @@ def test_cliff(check, page, results):
     for share in (0.05, 0.5, 0.95):
         page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
         seen.add(page.get_attribute("#distribution", "data-rate"))
+    # A void run without a latency has its place at the bottom of the chart.
+    last = {key: cell for key, cell in results.cells.items() if key[:2] == ("cliff", "ladder") and key[3] == as_text(rates[-1])}
+    if any(all(point.get("void") and not point.get("p99_us") for point in cell) for cell in last.values()):
+        page.mouse.move(box["x"] + box["width"] * 0.95, box["y"] + box["height"] * 0.98)
+        near = page.inner_text("#figure-cliff-ladder .tip tr.near")
+        check.that("the pointer finds a void run without a figure", "void" in near, near)
     check.that("hovering a rate opens its distribution", len(seen) == min(3, len(rates)) and {float(rate) for rate in seen} <= set(rates), seen)
 
 
 def test_paper(check, page):
     """The report prints all pages to PDF. Afterwards the screen shows one page again."""
     show(page, "summary")
+    # Narrow paper has the tables of a screen, not those of a phone.
+    page.set_viewport_size(PHONE)
+    page.emulate_media(media="print")
+    head = page.evaluate("getComputedStyle(document.querySelector('#page-summary .comparisons thead')).display")
+    check.that("paper has tables with heads", head == "table-header-group", head)
+    page.emulate_media(media="null")
+    page.set_viewport_size(WIDE)
     page.evaluate("window.printed = []; addEventListener('beforeprint', () => printed.push([...document.querySelectorAll('main > section')].filter(s => s.hidden).length))")
     pdf = page.pdf(prefer_css_page_size=True, print_background=True)
     sheets = len(re.findall(rb"/Type\s*/Page[^s]", pdf))
@@ -620,7 +689,7 @@ def main():
         test_cliff(check, page, results)
         test_keyboard(check, page)
         test_themes(check, page)
-        test_widths(check, page)
+        test_widths(check, page, results)
         pdf = test_paper(check, page)
         test_download(check, page, results)
         if arguments.pictures:

@@ -12,6 +12,7 @@ use crate::lab::journal::{Identity, Journal};
 use crate::lab::plan::{Plan, Recorded, Scale};
 use crate::lab::record::{self, MissingRow, Results};
 use crate::lab::run::{Contender, Lab};
+use crate::lab::target::plan::quoted;
 use crate::lab::target::{self, System};
 use crate::lab::{disk, files, report};
 use crate::machine::Machine;
@@ -151,19 +152,29 @@ impl Arguments {
         let second_directory = self.second_dir.clone();
         let mut lab = Lab { plan, journal, contenders, directory, second_directory };
         lab.require_same_versions()?;
+        let is_done = lab.is_done(&experiments);
         let complete = lab.run(&experiments)?;
+        if is_done {
+            say!("nothing was measured: the journal has all points");
+        }
+        // An earlier run may have measured other experiments and other systems.
+        let reported = reported(&self.only, &lab.journal);
+        let lacks_points = lab.lacks_points(&reported, &target::catalogue());
+        let words: Vec<String> =
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        let experiments = gather(&words, &self.out, &lab, &reported);
         let results = Results {
             schema: record::SCHEMA,
-            date: now_rfc3339(),
+            date: if is_done { old_date(&json_file) } else { now_rfc3339() },
             larder: Build::this(),
-            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: whole_command(words, &self.only, &experiments),
             machine,
             disk,
             scale: self.scale.name().to_owned(),
-            interrupted: !complete,
+            interrupted: !complete || lacks_points,
             systems: lab.journal.systems().cloned().collect(),
             missing,
-            experiments: gather(self.scale.name(), &lab, &experiments),
+            experiments,
         };
         write_report(&self.out, &results)
     }
@@ -290,20 +301,109 @@ fn print_list(
     }
 }
 
+/// Returns the experiments of the report: the chosen ones, and those of which the journal has
+/// points.
+fn reported(only: &[String], journal: &Journal) -> Vec<Box<dyn Experiment>> {
+    let mut experiments = experiment::all();
+    experiments.retain(|experiment| {
+        let id = experiment.id();
+        let is_chosen = only.is_empty() || only.iter().any(|name| name == id);
+        is_chosen || journal.points(id).next().is_some()
+    });
+    experiments
+}
+
+/// Returns the date of the report that is there, or the present time if there is none.
+fn old_date(json_file: &Path) -> String {
+    Results::read(json_file).map_or_else(|_| now_rfc3339(), |(_, old)| old.date)
+}
+
+/// Removes the options `names` and their values from a command line.
+fn without(words: &[String], names: &[&str]) -> Vec<String> {
+    let mut kept = Vec::new();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let name = word.split('=').next().unwrap_or_default();
+        if !names.contains(&name) {
+            kept.push(word.clone());
+        } else if name == word {
+            // The value is the next word.
+            rest.next();
+        }
+    }
+    kept
+}
+
+/// Returns the command line of this run. If the report also has experiments of earlier runs, the
+/// command line names all of them.
+fn whole_command(
+    words: Vec<String>,
+    only: &[String],
+    experiments: &[record::Experiment],
+) -> Vec<String> {
+    if only.is_empty() || experiments.iter().all(|experiment| only.contains(&experiment.id)) {
+        return words;
+    }
+    let ids: Vec<&str> = experiments.iter().map(|experiment| experiment.id.as_str()).collect();
+    let mut words = without(&words, &["--only"]);
+    words.extend(["--only".to_owned(), ids.join(",")]);
+    words
+}
+
+/// Returns the command that repeats an experiment, with the options of this run. It has another
+/// `--out`, so that it measures again and leaves this report as it is. `systems` replaces the
+/// selection of systems.
+fn repeat_command(words: &[String], id: &str, out: &Path, systems: Option<&str>) -> String {
+    let mut replaced = vec!["--only", "--out"];
+    if systems.is_some() {
+        replaced.extend(["--systems", "--without"]);
+    }
+    let mut words = without(words, &replaced);
+    if let Some(program) = words.first_mut() {
+        let name =
+            Path::new(program.as_str()).file_name().map(|name| name.to_string_lossy().into_owned());
+        *program = name.unwrap_or_else(|| "larder".to_owned());
+    }
+    let name = out.file_name().map_or("larder-lab".into(), |name| name.to_string_lossy());
+    let again = out.with_file_name(format!("{name}-again")).display().to_string();
+    words.extend(["--only", id, "--out", &again].map(str::to_owned));
+    if let Some(systems) = systems {
+        words.extend(["--systems", systems].map(str::to_owned));
+    }
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the systems of an experiment in the journal, if this run has not selected all of them.
+fn other_selection(lab: &Lab, experiment: &str) -> Option<String> {
+    let all = target::catalogue();
+    let took_part =
+        |system: &&System| lab.journal.points(experiment).any(|point| point.id.system == system.id);
+    let ids: Vec<&str> = all.iter().filter(took_part).map(|system| system.id).collect();
+    let is_selected = |id: &&str| lab.contenders.iter().any(|other| other.system.id == *id);
+    if ids.iter().all(is_selected) { None } else { Some(ids.join(",")) }
+}
+
 /// Returns the experiments for the report, with the settings and points that the journal has of
-/// them. If several of `experiments` have the same id, they become one.
-fn gather(scale: &str, lab: &Lab, experiments: &[Box<dyn Experiment>]) -> Vec<record::Experiment> {
+/// them. If several of `experiments` have the same id, they become one. `words` are the command
+/// line of this run.
+fn gather(
+    words: &[String],
+    out: &Path,
+    lab: &Lab,
+    experiments: &[Box<dyn Experiment>],
+) -> Vec<record::Experiment> {
     let mut gathered: Vec<record::Experiment> = Vec::new();
     for experiment in experiments {
         if gathered.iter().any(|known| known.id == experiment.id()) {
             continue;
         }
+        let systems = other_selection(lab, experiment.id());
         gathered.push(record::Experiment {
             id: experiment.id().to_owned(),
             title: experiment.title().to_owned(),
             question: experiment.question().to_owned(),
             conditions: experiment.conditions(&lab.plan),
-            command: format!("larder bench all --scale {scale} --only {}", experiment.id()),
+            command: repeat_command(words, experiment.id(), out, systems.as_deref()),
             settings: lab.journal.settings(experiment.id()),
             points: lab.journal.points(experiment.id()).cloned().collect(),
             not_run: lab.journal.all_not_run(experiment.id()),
@@ -323,7 +423,10 @@ fn write_report(directory: &Path, results: &Results) -> Result<()> {
     let [json_file, page] = report_files(directory);
     files::replace(&json_file, &json)?;
     files::replace(&page, &report::html(&json))?;
-    let state = if results.interrupted { " (interrupted: the same command goes on)" } else { "" };
+    let state = match results.interrupted {
+        true => " (points are missing: the command that began this run continues it)",
+        false => "",
+    };
     say!("{}{state}", page.display());
     Ok(())
 }
@@ -370,5 +473,64 @@ mod tests {
         let missing = recorded(&[folder.join("none.csv")]).unwrap_err().to_string();
         assert!(missing.contains("none.csv is not a file"), "{missing}");
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_command_of_an_experiment_keeps_the_options_and_measures_again() {
+        let line = "/opt/larder bench all --scale full --only=counter,cliff --minutes 3 --out full \
+                    --systems larder,redis --rounds=5";
+        let repeat = |systems| repeat_command(&words(line), "cliff", Path::new("full/"), systems);
+        assert_eq!(
+            repeat(None),
+            "larder bench all --scale full --minutes 3 --systems larder,redis --rounds=5 --only \
+             cliff --out full-again"
+        );
+        assert_eq!(
+            repeat(Some("redis,valkey")),
+            "larder bench all --scale full --minutes 3 --rounds=5 --only cliff --out full-again \
+             --systems redis,valkey"
+        );
+        let plain = ["larder", "bench", "all", "--dir", "/mnt/my disk"].map(str::to_owned);
+        assert_eq!(
+            repeat_command(&plain, "cost", Path::new("larder-lab"), None),
+            "larder bench all --dir '/mnt/my disk' --only cost --out larder-lab-again"
+        );
+    }
+
+    #[test]
+    fn the_report_keeps_the_experiments_of_earlier_runs() {
+        let folder = std::env::temp_dir().join(format!("larder-kept-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut journal = Journal::open(&folder, &Identity::default()).unwrap();
+        let point_id = record::PointId {
+            system: "larder".into(),
+            case: "event".into(),
+            x: Some(1.0),
+            round: 1,
+        };
+        journal.add("counter", record::Point::void(point_id, "wrong".into())).unwrap();
+        let experiments = reported(&["cost".to_owned()], &journal);
+        let ids: Vec<&str> = experiments.iter().map(|experiment| experiment.id()).collect();
+        assert_eq!(ids, ["counter", "cost"]);
+        fs::remove_dir_all(folder).unwrap();
+
+        let made_up = include_str!("../lab/report/made-up.json");
+        let mut results: Results = serde_json::from_str(made_up).unwrap();
+        results.experiments.truncate(2);
+        let whole = |line, only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|&name| name.to_owned()).collect();
+            whole_command(words(line), &only, &results.experiments).join(" ")
+        };
+        assert_eq!(whole("larder bench all", &[]), "larder bench all");
+        let both = "larder bench all --only rack-attack,counter";
+        assert_eq!(whole(both, &["rack-attack", "counter"]), both);
+        assert_eq!(
+            whole("larder bench all --only counter --rounds 2", &["counter"]),
+            "larder bench all --rounds 2 --only counter,rack-attack"
+        );
     }
 }

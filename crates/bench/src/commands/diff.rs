@@ -1,12 +1,12 @@
 //! `larder bench diff`: two results of `larder bench all` side by side, figure by figure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::output::{Spread, Table};
-use crate::lab::record::{Point, Results, SCHEMA};
+use crate::lab::record::{Experiment, Point, Results, SCHEMA, SystemRow};
 use crate::{Error, Result, say};
 
 /// The two results.
@@ -14,8 +14,9 @@ use crate::{Error, Result, say};
 #[command(after_help = "\
 A figure counts as changed if its median differs by more than --threshold and the ranges of the
 rounds of A and B do not overlap. If more rounds of a point are void (without a valid result) in B,
-that counts as worse. Figures and points that only A has are listed, and --fail exits with an error
-for them. If B measured less than A, choose what to compare with --systems and --only.
+or all of them, that counts as worse. Figures and points that only A has are listed, and --fail
+exits with an error for them. If B measured less than A, choose what to compare with --systems and
+--only.
 
 Examples:
   larder bench diff before/report.json after/report.json
@@ -109,7 +110,11 @@ enum Change {
 
 impl Arguments {
     pub(super) fn run(self) -> Result<()> {
+        if !(self.threshold.is_finite() && self.threshold >= 0.0) {
+            return Err(Error::usage("--threshold takes a number of percent, 0 or more"));
+        }
         let (a, b) = (read(&self.before)?, read(&self.after)?);
+        self.require_known_names(&a, &b)?;
         if !self.all_scales {
             require_same_size(&a, &b)?;
         }
@@ -124,6 +129,12 @@ impl Arguments {
         let (mut before, mut after) = (points(&a), points(&b));
         before.retain(|key, _| self.wants(key));
         after.retain(|key, _| self.wants(key));
+        if before.is_empty() {
+            return Err(Error::usage("A has no points of this selection: nothing to compare"));
+        }
+        for note in self.notes(&a, &b) {
+            say!("{note}\n");
+        }
         let mut rows = compare(&before, &after, self.threshold / 100.0);
         let count = |change| rows.iter().filter(|row| row.change == change).count();
         let (better, worse) = (count(Change::Better), count(Change::Worse));
@@ -145,8 +156,68 @@ impl Arguments {
     }
 
     fn wants(&self, (experiment, system, ..): &Key) -> bool {
-        (self.systems.is_empty() || self.systems.contains(system))
-            && (self.only.is_empty() || self.only.contains(experiment))
+        self.wants_system(system) && self.wants_experiment(experiment)
+    }
+
+    fn wants_system(&self, id: &str) -> bool {
+        self.systems.is_empty() || self.systems.iter().any(|name| name == id)
+    }
+
+    fn wants_experiment(&self, id: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == id)
+    }
+
+    /// Checks that at least one of the results has each selected system and experiment. A name with
+    /// a typing error would select nothing, and nothing would have become worse.
+    fn require_known_names(&self, a: &Results, b: &Results) -> Result<()> {
+        let (mut systems, mut experiments) = (BTreeSet::new(), BTreeSet::new());
+        for experiment in a.experiments.iter().chain(&b.experiments) {
+            experiments.insert(experiment.id.as_str());
+            systems.extend(experiment.points.iter().map(|point| point.id.system.as_str()));
+        }
+        let require = |names: &[String], known: &BTreeSet<&str>, what: &str| {
+            let Some(name) = names.iter().find(|name| !known.contains(name.as_str())) else {
+                return Ok(());
+            };
+            let known: Vec<&str> = known.iter().copied().collect();
+            let known = known.join(", ");
+            Err(Error::usage(format!("{name:?} is not {what} of A or B: {known}")))
+        };
+        require(&self.systems, &systems, "a system")?;
+        require(&self.only, &experiments, "an experiment")
+    }
+
+    /// Returns notes on what differs between the results besides the figures: the conditions of
+    /// experiments and the versions of systems.
+    fn notes(&self, a: &Results, b: &Results) -> Vec<String> {
+        let mut notes = Vec::new();
+        for before in a.experiments.iter().filter(|before| self.wants_experiment(&before.id)) {
+            let Some(after) = b.experiments.iter().find(|after| after.id == before.id) else {
+                continue;
+            };
+            if before.conditions != after.conditions {
+                let only = |of: &Experiment, other: &Experiment| {
+                    let is_missing = |line: &&String| !other.conditions.contains(*line);
+                    let lines: Vec<String> =
+                        of.conditions.iter().filter(is_missing).cloned().collect();
+                    if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") }
+                };
+                let (only_a, only_b) = (only(before, after), only(after, before));
+                notes.push(format!(
+                    "The conditions of {} differ. Only in A: {only_a}. Only in B: {only_b}.",
+                    before.id
+                ));
+            }
+        }
+        for before in a.systems.iter().filter(|before| self.wants_system(&before.id)) {
+            let is_other =
+                |after: &&SystemRow| after.id == before.id && after.version != before.version;
+            if let Some(after) = b.systems.iter().find(is_other) {
+                let (name, old, new) = (&before.name, &before.version, &after.version);
+                notes.push(format!("The versions of {name} differ: {old} and {new}."));
+            }
+        }
+        notes
     }
 }
 
@@ -249,6 +320,11 @@ fn compare(
         let is_void = |values: &Values| values.len() == 1;
         for (name, better) in FIGURES {
             let change = match (a.get(name), b.get(name)) {
+                // The numbers of rounds may differ, so the numbers of void rounds do not show this.
+                _ if name == VOID && is_void(a) != is_void(b) => match is_void(b) {
+                    true => Change::Worse,
+                    false => Change::Better,
+                },
                 (Some(a), Some(b)) => change(a, b, better, threshold),
                 (Some(_), None) if !is_void(b) => Change::Missing,
                 (None, Some(_)) if !is_void(a) => Change::New,
@@ -383,6 +459,74 @@ mod tests {
         let void = || Point { void: Some("wrong".into()), ..point(1.0, &[]) };
         assert_eq!(changes(vec![point(1.0, &[])], vec![void()]), [(VOID, Change::Worse)]);
         assert_eq!(changes(vec![void()], vec![point(1.0, &[])]), [(VOID, Change::Better)]);
+        let partly = vec![void(), point(1.0, &[])];
+        let expected = [(VOID, Change::Worse)];
+        assert_eq!(changes(partly, vec![void()]), expected, "as many void rounds, but all of them");
+    }
+
+    fn arguments(words: &[&str]) -> Arguments {
+        use clap::Parser;
+
+        #[derive(Parser)]
+        struct Command {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let words = ["diff", "A.json", "B.json"].iter().chain(words);
+        Command::parse_from(words).arguments
+    }
+
+    #[test]
+    fn a_selection_must_exist() {
+        let results = results(vec![point(1.0, &[])]);
+        let check = |words: &[&str]| arguments(words).require_known_names(&results, &results);
+        check(&[]).unwrap();
+        check(&["--systems", "larder", "--only", "counter"]).unwrap();
+        let error = check(&["--systems", "larder,lardr"]).unwrap_err().to_string();
+        assert!(error.contains("\"lardr\" is not a system of A or B: larder"), "{error}");
+        let error = check(&["--only", "coutner"]).unwrap_err().to_string();
+        assert!(error.contains("\"coutner\" is not an experiment of A or B: counter"), "{error}");
+    }
+
+    #[test]
+    fn a_comparison_of_nothing_is_refused() {
+        let folder = std::env::temp_dir().join(format!("larder-diff-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, points: Vec<Point>| {
+            let path = folder.join(name);
+            std::fs::write(&path, serde_json::to_string(&results(points)).unwrap()).unwrap();
+            path
+        };
+        let (some, none) = (file("some.json", vec![point(1.0, &[])]), file("none.json", vec![]));
+        let run = |before: &Path, after: &Path, threshold: &str| {
+            let option = format!("--threshold={threshold}");
+            let arguments = arguments(&[&option, "--fail"]);
+            Arguments { before: before.into(), after: after.into(), ..arguments }.run()
+        };
+        run(&some, &some, "0").unwrap();
+        let error = run(&none, &some, "5").unwrap_err().to_string();
+        assert!(error.contains("A has no points of this selection"), "{error}");
+        for threshold in ["NaN", "inf", "-1"] {
+            let error = run(&some, &some, threshold).unwrap_err().to_string();
+            assert!(error.contains("--threshold takes"), "{error}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn other_conditions_and_versions_are_named() {
+        let before = results(Vec::new());
+        let mut after = before.clone();
+        assert!(arguments(&[]).notes(&before, &after).is_empty());
+        after.experiments[0].conditions[0] = "2 keys".into();
+        after.systems[0].version = "2".into();
+        let expected = [
+            "The conditions of counter differ. Only in A: 1 key. Only in B: 2 keys.",
+            "The versions of Larder differ: made up and 2.",
+        ];
+        assert_eq!(arguments(&[]).notes(&before, &after), expected);
+        let others = arguments(&["--only", "cliff", "--systems", "memcached"]);
+        assert!(others.notes(&before, &after).is_empty());
     }
 
     #[test]

@@ -244,6 +244,16 @@ impl Journal {
         self.append(Entry::NotRun { experiment: experiment.to_owned(), not_run, owed })
     }
 
+    /// Returns true if a turn that failed owes this point.
+    pub(crate) fn is_owed(&self, experiment: &str, point_id: &PointId) -> bool {
+        self.entries.iter().any(|entry| match entry {
+            Entry::NotRun { experiment: of, owed, .. } => {
+                of == experiment && owed.contains(point_id)
+            }
+            _ => false,
+        })
+    }
+
     /// Returns for each system the last noted reason why points are missing. Leaves out a reason
     /// once the journal has all the points that the reason names.
     pub(crate) fn all_not_run(&self, experiment: &str) -> Vec<NotRun> {

@@ -20,15 +20,16 @@ pub(crate) const SCHEMA: u64 = 1;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) schema: u64,
-    /// The end of the run, in the form of RFC 3339.
+    /// The end of the last run that measured points, in the form of RFC 3339.
     pub(crate) date: String,
     pub(crate) larder: Build,
-    /// The command line, word by word.
+    /// The command line, word by word. Its `--only` names all experiments of the report.
     pub(crate) command: Vec<String>,
     pub(crate) machine: Machine,
     pub(crate) disk: Disk,
     pub(crate) scale: String,
-    /// True if the run ended before all points were measured.
+    /// True if this run or an earlier run of the same journal ended before all points were
+    /// measured.
     pub(crate) interrupted: bool,
     pub(crate) systems: Vec<SystemRow>,
     pub(crate) missing: Vec<MissingRow>,

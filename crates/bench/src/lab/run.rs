@@ -99,6 +99,35 @@ impl Lab {
         Ok(!is_interrupted())
     }
 
+    /// Returns true if the journal has all points of the contenders.
+    pub(crate) fn is_done(&self, experiments: &[Box<dyn Experiment>]) -> bool {
+        !self.contenders.is_empty() && self.open_units(experiments).is_empty()
+    }
+
+    /// Returns true if the journal has some points of a system in an experiment and lacks others.
+    /// Points that a failed turn owes do not count, because the report gives the reason. `systems`
+    /// are all systems of the lab, because an earlier run may have measured other systems.
+    pub(crate) fn lacks_points(
+        &self,
+        experiments: &[Box<dyn Experiment>],
+        systems: &[System],
+    ) -> bool {
+        experiments.iter().any(|experiment| {
+            let id = experiment.id();
+            let began = |system: &&System| {
+                let has_point = |point: &Point| point.id.system == system.id;
+                experiment.takes(system) && self.journal.points(id).any(has_point)
+            };
+            let is_open = |point_id: PointId| {
+                !self.journal.has(id, &point_id) && !self.journal.is_owed(id, &point_id)
+            };
+            systems.iter().filter(began).any(|system| {
+                (1..=experiment.rounds(&self.plan))
+                    .any(|round| point_ids(&**experiment, &self.plan, system, round).any(is_open))
+            })
+        })
+    }
+
     /// Returns the units with points that the journal lacks, in the order in which they are
     /// measured. In each round of an experiment, each system has one turn. So the turns of two
     /// rounds with three systems are A B C A B C.
@@ -323,4 +352,49 @@ pub(crate) fn sandbox(
     connections: usize,
 ) -> Result<Sandbox> {
     Sandbox::new(directory, memory, plan.server_threads, connections)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::lab::experiment::counter::Counter;
+    use crate::lab::journal::Identity;
+    use crate::lab::plan::Scale;
+    use crate::lab::record::Figures;
+    use crate::lab::target;
+
+    #[test]
+    fn points_of_systems_that_are_not_selected_are_open_too() {
+        let directory =
+            std::env::temp_dir().join(format!("larder-lab-open-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let journal = Journal::open(&directory, &Identity::default()).unwrap();
+        let plan = Plan::of(Scale::Small);
+        let mut lab = Lab {
+            plan,
+            journal,
+            contenders: Vec::new(),
+            directory: directory.clone(),
+            second_directory: None,
+        };
+        let systems = target::catalogue();
+        let experiments: Vec<Box<dyn Experiment>> = vec![Box::new(Counter)];
+        assert!(!lab.is_done(&experiments), "no system was found");
+        assert!(!lab.lacks_points(&experiments, &systems), "nothing was begun");
+        let system = systems.iter().find(|system| Counter.takes(system)).unwrap();
+        let rounds = 1..=Counter.rounds(&lab.plan);
+        let mut all: Vec<PointId> =
+            rounds.flat_map(|round| point_ids(&Counter, &lab.plan, system, round)).collect();
+        let last = all.pop().unwrap();
+        for point_id in all {
+            lab.journal.add("counter", Point::new(point_id, Figures::default())).unwrap();
+        }
+        assert!(lab.lacks_points(&experiments, &systems));
+        lab.journal.not_run("counter", system.id, "no port".into(), vec![last]).unwrap();
+        assert!(!lab.lacks_points(&experiments, &systems), "the report gives the reason");
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::flash::{Filled, PAGE_CACHE};
 use super::{Case, Experiment, overwrites};
-use crate::generator::Load;
+use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
 use crate::lab::record::{Figures, Point, PointId};
 use crate::lab::run::{Turn, sandbox};
@@ -185,11 +185,21 @@ impl Converge {
 
 /// Reads every key once. The hits are the items that the server holds.
 fn fit(point_id: PointId, load: &Load, shape: &Shape) -> Result<Point> {
-    let summary = load.run_once_through(shape, Verb::Get)?.without_errors()?;
-    let items = summary.total.hits.max(1) as f64;
+    fitted(point_id, &load.run_once_through(shape, Verb::Get)?.without_errors()?)
+}
+
+/// Returns the point of a server, from a run that has read every key once.
+///
+/// # Errors
+/// Returns [`Error::Void`] if the server has lost every item.
+fn fitted(point_id: PointId, summary: &Summary) -> Result<Point> {
+    if summary.total.hits == 0 {
+        return Err(Error::Void("the server lost all items".into()));
+    }
+    let items = summary.total.hits as f64;
     let memory = point_id.x.unwrap_or_default() * f64::from(1 << 20);
     let resident = summary.server.map_or(0, |server| server.rss_after) as f64;
-    let point = Point::new(point_id, Figures::of(&summary));
+    let point = Point::new(point_id, Figures::of(summary));
     Ok(point
         .with("items", items)
         .with("bytes_per_item", memory / items)
@@ -199,4 +209,21 @@ fn fit(point_id: PointId, load: &Load, shape: &Shape) -> Result<Point> {
 fn run(point_id: PointId, load: &Load, shape: Shape, filled: &Filled) -> Result<Point> {
     let summary = load.run(shape)?.without_errors()?;
     Ok(filled.note(Point::of_load(point_id, &summary), &summary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_lost_everything_has_no_figure() {
+        let point_id =
+            || PointId { system: "arcus".into(), case: "fit".into(), x: Some(1.0), round: 1 };
+        let mut summary = Summary::default();
+        let error = fitted(point_id(), &summary).unwrap_err();
+        assert!(matches!(&error, Error::Void(why) if why.contains("lost all items")), "{error}");
+        summary.total.hits = 512;
+        let point = fitted(point_id(), &summary).unwrap();
+        assert_eq!((point.extra["items"], point.extra["bytes_per_item"]), (512.0, 2048.0));
+    }
 }

@@ -13,7 +13,7 @@ mod mariadb;
 mod memcached;
 mod mongo;
 mod places;
-mod plan;
+pub(crate) mod plan;
 mod postgres;
 mod ready;
 mod redis;

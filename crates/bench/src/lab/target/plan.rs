@@ -135,7 +135,7 @@ impl Plan {
 }
 
 /// Quotes a word for a shell, if it needs quotes.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_+=:,./@%*…".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),

@@ -54,7 +54,7 @@ function barPlot(spec, width) {
   const [low, drawn] = rangeOf(bars.flatMap((bar) => [bar.value, bar.lo ?? null, bar.hi ?? null]), spec.log);
   const near = marks.map((mark) => mark.value).filter((value) => value < drawn * 1.6);
   const top = Math.max(drawn, ...near.map((value) => value * 1.08));
-  const room = Math.max(...bars.map((bar) => textWidth(bar.text ?? spec.format(bar.value)))) + 24;
+  const room = Math.max(...bars.map((bar) => textWidth(barText(bar, spec.format)))) + 24;
   const labelWidth = Math.max(...names.flatMap((name) => name.split("\n").map(textWidth))) + 12;
   const markRoom = marks.length ? 18 : 4;
   const bottom = spec.log ? low / 2 : 0;
@@ -117,6 +117,13 @@ function drawBars(u, bars, marks, [bottom, top], format) {
   ctx.restore();
 }
 
+/** The text at the end of a bar: its value, its marks, and whether rounds are void. */
+function barText(bar, format) {
+  const flags = `${bar.marks ?? ""}${bar.void && bar.value !== null ? " (void rounds)" : ""}`;
+  const text = bar.value === null ? (bar.void ? "void" : "–") : (bar.text ?? format(bar.value));
+  return text + flags;
+}
+
 function drawBar(u, ctx, ratio, place, bar, format) {
   const thick = (BAR - 6) * ratio;
   const middle = u.valToPos(bar.at, "x", true);
@@ -127,9 +134,7 @@ function drawBar(u, ctx, ratio, place, bar, format) {
   if (bar.lo !== undefined && bar.hi > bar.lo) whisker(ctx, ratio, place(bar.lo), high, middle);
   ctx.textAlign = "left";
   ctx.fillStyle = resolved(bar.void && bar.value === null ? "var(--behind)" : "var(--soft)");
-  const flags = `${bar.marks ?? ""}${bar.void && bar.value !== null ? " (void rounds)" : ""}`;
-  const text = bar.value === null ? (bar.void ? "void" : "–") : (bar.text ?? format(bar.value));
-  ctx.fillText(text + flags, Math.max(end, high) + 6 * ratio, middle);
+  ctx.fillText(barText(bar, format), Math.max(end, high) + 6 * ratio, middle);
 }
 
 function fillBar(ctx, ratio, colour, fill, x, y, width, height) {

@@ -13,8 +13,11 @@
  *
  * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
  * @typedef {{question: Question, durability: string, group: string, x: ?number, larder: ?Entry, peer: ?Entry,
- *   advantage: ?number, interval: ?number[], overlap: boolean,
- *   state: "ahead"|"behind"|"level"|"neither"|"alone"|"absent"}} Comparison
+ *   advantage: ?number, interval: ?number[], overlap: boolean, gap: ?Gap, unfinished: boolean,
+ *   state: "ahead"|"behind"|"level"|"neither"|"void"|"alone"|"absent"}} Comparison
+ *
+ * @typedef {{side: "larder"|"peers", words: string, why: string}} Gap  Why Larder, or every peer, has runs but no
+ *   figure.
  */
 
 /** The questions of known experiments, those of the first screen first. */
@@ -102,14 +105,17 @@ function questionsOf(id) {
   return [...expanded, ...plain];
 }
 
-/** The highest offered rate up to which p99 stays below a millisecond, by round. */
-function capacityOf(cells) {
+/**
+ * The highest offered rate up to which p99 stays below a millisecond, by round. A round counts only
+ * if it shows where the capacity ends: at a slow point, or at `top`, the highest rate of the ladder.
+ */
+function capacityOf(cells, top) {
   const rounds = unique(cells.flatMap((cell) => cell.points.map((point) => point.round)));
   const capacity = (round) => {
     const points = cells.flatMap((cell) => cell.points.filter((point) => point.round === round))
       .sort((a, b) => a.x - b.x);
     const first = points.findIndex((point) => point.void || !(point.p99_us < 1000));
-    if (points[first]?.void) return null;
+    if (points[first]?.void || (first < 0 && points.at(-1).x < top)) return null;
     return (first < 0 ? points : points.slice(0, first)).at(-1)?.x ?? 0;
   };
   return statOf(rounds.map(capacity).filter((rate) => rate !== null));
@@ -122,10 +128,11 @@ function cellsFor({ experiment, case: name, peers = name }) {
 
 /** @returns {Entry[]} The systems that answer a question, best first. */
 function entriesOf(question, cells, x) {
+  const top = Math.max(...xsIn(cellsFor(question)));
   const entry = (system) => {
     const mine = ofSystem(cells, system);
     if (question.metric === "capacity") {
-      const stat = capacityOf(mine);
+      const stat = capacityOf(mine, top);
       return { system, stat, cell: mine.find((cell) => cell.x === stat?.median) ?? null };
     }
     const cell = mine.find((cell) => cell.x === x);
@@ -137,35 +144,65 @@ function entriesOf(question, cells, x) {
 
 /**
  * Returns the values of x at which a question is compared. `at` chooses among those that Larder and
- * a peer have in common, or among all if there are none in common.
+ * a peer have in common, or among all if there are none in common. Void runs count, so that they do
+ * not move the comparison to another x.
  */
 function comparedXs(question, cells) {
   if (question.metric === "capacity") return [null];
   const answered = cells.filter((cell) => cell.stat(question.metric));
-  const xs = xsIn(answered);
+  const tried = cells.filter((cell) => cell.stat(question.metric) || cell.voids.length > 0);
+  const xs = xsIn(tried);
   if (xs.length === 0) return [null];
-  const has = (x, mine) => answered.some((cell) => cell.x === x && isLarder(cell.system) === mine);
+  const has = (x, mine) => tried.some((cell) => cell.x === x && isLarder(cell.system) === mine);
   const common = xs.filter((x) => has(x, true) && has(x, false));
-  const usable = common.length ? common : xs;
+  const usable = [common, xsIn(answered), xs].find((list) => list.length > 0);
   if (question.at === "each") return usable;
   return [question.at === "middle" ? usable[(usable.length - 1) >> 1] : usable[usable.length - 1]];
 }
 
 /**
- * Figures are level if their ratio differs from 1 by at most this share. After a single round the
- * larger share applies, because one round is less certain than several.
+ * Figures are level if neither is better than the other by more than this share. After a single
+ * round the larger share applies, because one round is less certain than several.
  */
 const LEVEL = 0.03;
 const LEVEL_ONCE = 0.15;
 
+/** The words of a gap, for Larder and for its peers: of void runs, and of systems that failed without a point. */
+const GAP_WORDS = {
+  larder: { void: "Larder\u2019s runs are void", failed: "Larder did not finish" },
+  peers: { void: "the peers\u2019 runs are void", failed: "no peer finished" },
+};
+
+/** @returns {?Gap} Why a side has no figure; null if it has no runs. */
+function gapOf({ experiment, case: name, peers = name }, durability, group, cells, x, side) {
+  const isOurs = (system) => isLarder(system) === (side === "larder");
+  const mine = cells.filter((cell) => isOurs(cell.system) && (x === null || cell.x === x));
+  const voids = mine.flatMap((cell) => cell.voids.map((point) => point.void));
+  const isMissing = (system) => isOurs(system) && system.durability === durability
+    && groupOf(experiment, side === "larder" ? name : peers, system) === group;
+  const failed = (experimentOf(experiment).not_run ?? []).filter(({ system }) => isMissing(systemOf(system)));
+  if (voids.length + failed.length === 0) return null;
+  const reasons = failed.map(({ system, why }) => `${systemLabel(systemOf(system))}: ${why}`);
+  return { side, words: GAP_WORDS[side][voids.length > 0 ? "void" : "failed"],
+    why: unique([...voids, ...reasons]).join("; ") };
+}
+
 /** @returns {?Comparison} */
 function compare(question, durability, group, cells, x) {
+  if (cells.length === 0) return null;
   const entries = entriesOf(question, cells, x);
-  if (entries.length === 0) return null;
   const larder = entries.find((entry) => isLarder(entry.system)) ?? null;
   const peer = entries.find((entry) => !isLarder(entry.system)) ?? null;
-  const base = { question, durability, group, x, larder, peer, advantage: null, interval: null, overlap: false };
-  if (!larder || !peer) return { ...base, state: larder ? "alone" : "absent" };
+  const base = { question, durability, group, x, larder, peer, advantage: null, interval: null, overlap: false,
+    gap: null, unfinished: false };
+  if (!larder || !peer) {
+    const gap = gapOf(question, durability, group, cells, x, larder ? "peers" : "larder");
+    if (gap) return { ...base, gap, state: "void" };
+    if (entries.length === 0) return null;
+    // Only the capacity needs more than one point, so only it can lack although points are there.
+    const unfinished = question.metric === "capacity" && cells.some((cell) => isLarder(cell.system) === !larder);
+    return { ...base, unfinished, state: larder ? "alone" : "absent" };
+  }
   const higher = metricOf(question.metric).better === "higher";
   const ratio = (mine, theirs) => (higher ? mine / theirs : theirs / mine);
   const advantage = ratio(larder.stat.median, peer.stat.median);
@@ -173,7 +210,8 @@ function compare(question, durability, group, cells, x) {
   const best = higher ? ratio(larder.stat.max, peer.stat.min) : ratio(larder.stat.min, peer.stat.max);
   const several = Math.min(larder.stat.n, peer.stat.n) > 1;
   const overlap = several && larder.stat.min <= peer.stat.max && peer.stat.min <= larder.stat.max;
-  const close = overlap || Math.abs(advantage - 1) <= (several ? LEVEL : LEVEL_ONCE);
+  // The larger of both quotients makes the rule symmetric: Larder and the peer may change places.
+  const close = overlap || Math.max(advantage, 1 / advantage) - 1 <= (several ? LEVEL : LEVEL_ONCE);
   const state = Number.isNaN(advantage) ? "neither" : close ? "level" : advantage > 1 ? "ahead" : "behind";
   return { ...base, advantage, interval: [worst, best], overlap, state };
 }
@@ -224,19 +262,20 @@ function questionRow({ question, x }, named, repeats) {
 }
 
 /** The attributes with which a test recomputes a comparison. */
-function comparisonData({ question, durability, group, x, larder, peer, advantage, state }) {
+function comparisonData({ question, durability, group, x, larder, peer, advantage, state, gap }) {
   return {
     "data-comparison": `${question.experiment}/${question.case}`, "data-metric": question.metric, "data-x": x ?? "",
     "data-durability": durability, "data-group": group, "data-state": state, "data-advantage": advantage,
+    "data-gap": gap?.side,
     "data-larder": larder?.stat.median, "data-larder-system": larder?.system.id,
     "data-peer": peer?.stat.median, "data-peer-system": peer?.system.id,
   };
 }
 
 function comparisonRow(comparison) {
-  const { question, durability, larder, peer, advantage, state } = comparison;
+  const { question, durability, larder, peer, state } = comparison;
   const { format } = metricOf(question.metric);
-  const winner = { ahead: larder, behind: peer, absent: peer }[state];
+  const winner = { ahead: larder, behind: peer, absent: peer, void: peer }[state];
   // Two rates of 0 have no ratio. Their state is "neither".
   const nobody = state === "level" || state === "neither" ? state : "–";
   const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.marks] : "–");
@@ -252,16 +291,31 @@ function comparisonRow(comparison) {
     cell("Spread", spreadText(comparison)));
 }
 
+/** The ratio in words: a number, or which of the two figures is 0 so that there is no number. */
+function ratioWords({ question, advantage }) {
+  if (Number.isFinite(advantage)) return times(advantage, true);
+  if (Number.isNaN(advantage)) return "both 0";
+  return metricOf(question.metric).better === "higher" ? "peer 0" : "Larder 0";
+}
+
+/** Why a comparison has only one side, or none. */
+function gapText({ state, gap, unfinished }) {
+  if (state === "void") return h("span", { class: "void", title: gap.why }, gap.words);
+  const words = state === "alone" ? ["no peer here", "no peer finished"]
+    : ["no Larder of this class takes part", "Larder did not finish"];
+  return h("span", { class: "soft" }, words[unfinished ? 1 : 0]);
+}
+
 /** The ratio as a number and as a bar on a logarithmic scale from 1/8 to 8. */
-function ratioText({ advantage, state }) {
-  if (state === "alone") return h("span", { class: "soft" }, "no peer here");
-  if (state === "absent") return h("span", { class: "soft" }, "no Larder of this class takes part");
-  const text = Number.isFinite(advantage) ? times(advantage, true) : "–";
+function ratioText(comparison) {
+  const { advantage, state } = comparison;
+  if (advantage === null) return gapText(comparison);
   const bar = h("i");
   const share = Math.max(-50, Math.min(50, (Math.log2(advantage) / 3) * 50)) || 0;
   bar.style.left = `${50 + Math.min(0, share)}%`;
   bar.style.width = `${Math.abs(share)}%`;
-  return [h("span", { class: `ratio ${state}` }, text, h("span", { class: "meter", "aria-hidden": "true" }, bar)),
+  const meter = h("span", { class: "meter", "aria-hidden": "true" }, bar);
+  return [h("span", { class: `ratio ${state}` }, ratioWords(comparison), meter),
     h("span", { class: "unseen" }, ` ${state}`)];
 }
 
@@ -272,6 +326,7 @@ function spreadText(comparison) {
   if (!interval) return "–";
   if (isFromOneRound(comparison)) return h("span", { class: "soft" }, "one round");
   const [low, high] = interval;
+  if (!Number.isFinite(low)) return "–";
   const band = Number.isFinite(high) ? `${times(low)} – ${times(high)}` : `at least ${times(low)}`;
   return [band, overlap && h("small", {}, " ranges overlap")];
 }

@@ -57,14 +57,20 @@ function machineLine() {
 /** The headline comparisons as sentences. */
 function todaysAnswers(id) {
   const sentence = (comparison) => {
-    const { question, x, larder, peer, advantage, state } = comparison;
+    const { question, x, larder, peer, advantage, state, gap, unfinished } = comparison;
     const { format } = metricOf(question.metric);
     const figure = ({ system, stat }) => `${systemLabel(system)} ${format(stat.median)}`;
     const asked = [question.ask, xText(question.experiment, question.case, x)].filter(Boolean).join(", ");
     const what = `${classAndGroup(comparison)}: ${asked}: `;
-    if (state === "absent") return `${what}${figure(peer)}; no Larder of this class takes part.`;
-    if (state === "alone") return `${what}${figure(larder)}; no peer ran.`;
-    const ratio = !Number.isNaN(advantage) && `, ratio ${times(advantage, true)}`;
+    if (state === "void") {
+      const shown = [larder, peer].filter(Boolean).map((entry) => `${figure(entry)}, `);
+      return h("span", {}, what, shown, h("b", { class: "void" }, gap.words), ` (${gap.why}).`);
+    }
+    if (state === "absent") {
+      return `${what}${figure(peer)}; ${unfinished ? "Larder did not finish" : "no Larder of this class takes part"}.`;
+    }
+    if (state === "alone") return `${what}${figure(larder)}; no peer ${unfinished ? "finished" : "ran"}.`;
+    const ratio = `, ${Number.isFinite(advantage) ? "ratio " : ""}${ratioWords(comparison)}`;
     const verdict = h("b", { class: state }, state, ratio);
     return h("span", {}, `${what}${figure(larder)}, ${figure(peer)}, `, verdict, ".");
   };

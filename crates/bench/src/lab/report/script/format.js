@@ -22,7 +22,12 @@ const plainBytes = (value) => (value === null || Math.abs(value) < 9.995 ? scale
 const bytesPerSecond = (value) => (value === null ? "–"
   : `${scaled(value, [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [1, "B"]])}/s`);
 const mebibytes = (value) => bytes(value === null ? null : value * 2 ** 20);
-const percent = (value) => (value === null ? "–" : `${scaled(value * 100, [[1, ""]])}\u202f%`);
+const percent = (value) => (value === null ? "–"
+  : `${isNearlyAll(value) ? nearlyAll(value) : scaled(value * 100, [[1, ""]])}\u202f%`);
+/** True for a share that three digits would round to 100 %. */
+const isNearlyAll = (value) => value >= 0.9995 && value < 1;
+/** Shows such a share with the decimals up to its first digit that is not 9. */
+const nearlyAll = (value) => (value * 100).toFixed(Math.ceil(-Math.log10(1 - value)) - 2);
 const whole = (value) => (value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: 1 }));
 
 /** Shows a ratio. With `exact`, a ratio near 1 gets a third decimal, so that it differs from 1. */
@@ -140,16 +145,18 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** The prefix of cases that memtier_benchmark, the article's generator, has driven. */
 const MEMTIER = "memtier-";
-const isMemtier = (name) => name.startsWith(MEMTIER);
+/** A recorded trace may have a name with this prefix, so what follows must be a known case. */
+const isMemtier = (name) => name.startsWith(MEMTIER) && Object.hasOwn(CASE_NAMES, name.slice(MEMTIER.length));
 
 /** Kinds of synthetic traces, whose names end with the exponent of Zipf's law. */
 const TRACES = { zipf: "", scan: "scans, ", ttl: "times to live, " };
 
 function caseName(name) {
   if (isMemtier(name)) return `${caseName(name.slice(MEMTIER.length))}, by memtier_benchmark`;
-  const [kind, exponent] = name.split(":");
-  if (kind in TRACES) return `${TRACES[kind]}Zipf ${exponent}`;
-  return CASE_NAMES[name] ?? name.replaceAll("-", " ");
+  // A recorded trace has the name of its file, which may be any word.
+  const [, kind, exponent] = name.match(/^(\w+):([\d.]+)$/) ?? [];
+  if (exponent && Object.hasOwn(TRACES, kind)) return `${TRACES[kind]}Zipf ${exponent}`;
+  return Object.hasOwn(CASE_NAMES, name) ? CASE_NAMES[name] : name.replaceAll("-", " ");
 }
 
 /** For each case: what its x counts, the format of x, and the words that follow a value of x. */

@@ -133,15 +133,28 @@ function drawMarks(u, ctx, ratio, marks) {
 }
 
 /**
+ * Returns the place of a value on the y axis, in pixels. A void run without a figure, and a 0 on a
+ * logarithmic axis, have their place at the bottom.
+ */
+function placeOf(u, value, onCanvas) {
+  const place = Number.isFinite(value) ? u.valToPos(value, "y", onCanvas) : NaN;
+  if (Number.isFinite(place)) return place;
+  return onCanvas ? u.bbox.top + u.bbox.height : u.bbox.height / uPlot.pxRatio;
+}
+
+/**
  * Draws a ring around points where the generator was the limit, a diamond around those served from memory, and a cross
  * where a run was void.
  */
 function drawFlags(u, ctx, ratio, line) {
   ctx.lineWidth = 1.5 * ratio;
   for (const point of line.points) {
+    if (!(point.bound || point.fromMemory || point.void)) continue;
     const at = point.void ? (point.at ?? point.y) : point.y;
-    if (at === null || at === undefined || !(point.bound || point.fromMemory || point.void)) continue;
-    const [x, y] = [u.valToPos(point.x, "x", true), u.valToPos(at, "y", true)];
+    const x = u.valToPos(point.x, "x", true);
+    // Room below a cross, so that the edge of the plot does not cut it off.
+    const room = point.void ? 4.5 * ratio : 0;
+    const y = Math.min(placeOf(u, at, true), u.bbox.top + u.bbox.height - room);
     ctx.beginPath();
     if (point.bound) {
       ctx.strokeStyle = resolved("var(--soft)");
@@ -175,7 +188,7 @@ function lineTip(u, spec, xs, byIndex) {
     .map((line, index) => ({ line, point: byIndex[index][at] }))
     .filter(({ point }) => point && (point.y !== null || point.void));
   if (rows.length === 0) return null;
-  const distance = ({ point }) => Math.abs(u.valToPos(point.y ?? point.at, "y") - u.cursor.top);
+  const distance = ({ point }) => Math.abs(placeOf(u, point.y ?? point.at, false) - u.cursor.top);
   const near = rows.reduce((best, row) => (distance(row) < distance(best) ? row : best));
   rows.sort((a, b) => (b.point.y ?? -1) - (a.point.y ?? -1));
   const row = ({ line, point: { y, lo, hi, marks, note } }) => h("tr", { class: line === near.line && "near" },

@@ -10,14 +10,16 @@ function summaryPage() {
     h("p", { class: "soft intro" }, "Larder is a cache server that speaks memcached\u2019s protocols. Its peers ran "
       + "on the same machine under the same load."),
     verdict(),
+    repeatAll("on-phones"),
     scoreboard(),
     h("p", { class: "soft" }, "The ratio says how many times better Larder is than the best peer; below 1 the peer is "
-      + `better. A comparison is level if the ratio is within ${percent(LEVEL)} of 1 (${percent(LEVEL_ONCE)} after a `
-      + "single round), or if the ranges of the rounds overlap. Figures are medians of rounds in which the systems took turns. The spread sets Larder\u2019s worst "
-      + "round against the peer\u2019s best, and its best against the peer\u2019s worst."),
+      + `better. A comparison is level if neither is more than ${percent(LEVEL)} better (${percent(LEVEL_ONCE)} after `
+      + "a single round), or if the ranges of the rounds overlap. Figures are medians of rounds in which the systems "
+      + "took turns. The spread sets Larder\u2019s worst round against the peer\u2019s best, and its best against the "
+      + "peer\u2019s worst."),
     comparisonTable(headlines, "Results by experiment and durability", true),
     standInNote(headlines),
-    results.command && h("p", { class: "soft" }, "Repeat all of it: ", commandLine(wholeCommand())),
+    repeatAll("off-phones"),
     lossSection(),
     othersNote(others),
     voidSection(),
@@ -25,23 +27,41 @@ function summaryPage() {
   ];
 }
 
+/** The command of the whole run. Phones show it below the verdict, because they do not show those of experiments. */
+const repeatAll = (where) => results.command
+  && h("p", { class: `soft ${where}` }, "Repeat all of it: ", commandLine(wholeCommand()));
+
+/** Comparisons without a ratio, because all runs of Larder, or of its peers, are void. */
+const voidComparisons = (side) => allComparisons.filter(({ gap }) => gap?.side === side);
+
+/** Sentences on the comparisons that void runs prevent. */
+function voidSentences() {
+  const of = (side, words) => {
+    const number = voidComparisons(side).length;
+    return number > 0 && ` In ${number} more, ${words}.`;
+  };
+  const ours = of("larder", "Larder\u2019s runs are void or did not end");
+  return [ours && h("span", { class: "behind" }, ours), of("peers", "all runs of the peers are void or did not end")];
+}
+
 function verdict() {
   const number = (state) => allComparisons.filter((comparison) => comparison.state === state).length;
   const [ahead, behind, level] = ["ahead", "behind", "level"].map(number);
   const total = ahead + behind + level;
+  const data = { "data-ahead": ahead, "data-behind": behind, "data-level": level, "data-void": number("void") };
   if (total === 0) {
     const nothing = "No experiment has figures of both Larder and a peer, so there is nothing to compare.";
-    return h("p", { class: "verdict" }, nothing);
+    return h("p", { class: "verdict", id: "verdict", ...data }, nothing, voidSentences());
   }
   const both = allComparisons.filter((comparison) => comparison.interval);
   const single = both.filter(isFromOneRound).length;
   const rounds = single === both.length ? "Every comparison rests" : single === 1 ? "One of them rests"
     : `${single} of them rest`;
-  return h("p", { class: "verdict", id: "verdict", "data-ahead": ahead, "data-behind": behind, "data-level": level },
+  return h("p", { class: "verdict", id: "verdict", ...data },
     `In ${total} comparisons at equal durability, Larder is `,
     h("span", { class: "ahead" }, `ahead of every peer in ${ahead}`), `, level in ${level} and `,
     h("span", { class: behind > 0 && "behind" }, `behind in ${behind}`), ".",
-    single > 0 && ` ${rounds} on one round, so a small difference may be chance.`);
+    single > 0 && ` ${rounds} on one round, so a small difference may be chance.`, voidSentences());
 }
 
 /** A note that names the stand-ins and explains the marks in the comparisons. */
@@ -60,21 +80,36 @@ function scoreboard() {
     const number = (state) => same.filter((comparison) => comparison.state === state).length;
     const big = (state) => h("b", { class: number(state) > 0 && state }, number(state));
     return h("div", {}, h("h3", {}, className(durability)),
-      h("p", {}, big("ahead"), " ahead, ", big("level"), " level, ", big("behind"), " behind"),
+      h("p", {}, big("ahead"), " ahead, ", big("level"), " level, ", big("behind"), " behind",
+        number("void") > 0 && [", ", big("void"), " void"]),
       h("p", {}, CLASS_MEANINGS[durability]));
   };
   return h("div", { class: "score" }, CLASSES.map(box));
 }
 
 function lossSection() {
-  const losses = allComparisons.filter((comparison) => comparison.state === "behind");
+  const voids = voidComparisons("larder");
+  const losses = [...voids, ...allComparisons.filter((comparison) => comparison.state === "behind")];
   const title = h("h3", {}, "Where Larder is behind");
-  if (losses.length === 0) return [title, h("p", {}, "In no comparison of this report.")];
-  losses.sort((a, b) => a.advantage - b.advantage);
+  if (losses.length === 0) return [title, h("p", {}, failures() || "In no comparison of this report.")];
+  losses.sort((a, b) => (a.advantage ?? -1) - (b.advantage ?? -1));
   const questions = unique(losses.map(({ question }) => `${question.experiment}/${question.ask}`));
-  const about = `All comparisons in which a peer of the same durability is better: ${losses.length}, on `
+  const or = voids.length > 0 ? ", or in which Larder\u2019s runs are void or did not end" : "";
+  const about = `All comparisons in which a peer of the same durability is better${or}: ${losses.length}, on `
     + `${questions.length === 1 ? "one question" : `${questions.length} questions`}, the worst first.`;
-  return [title, h("p", {}, about), lossTable(losses, questions)];
+  return [title, h("p", {}, about), h("p", {}, failures()), lossTable(losses, questions)];
+}
+
+/** Larder's void runs and failures as text, whether or not they are compared; empty if there are none. */
+function failures() {
+  const number = sum((results.experiments ?? []).flatMap(({ id }) => cellsOf(id))
+    .filter((cell) => isLarder(cell.system)).map((cell) => cell.voids.length));
+  const failed = (results.experiments ?? []).flatMap(({ id, not_run }) => (not_run ?? [])
+    // The results do not describe a system that never started. Then its id says that it is Larder.
+    .filter(({ system }) => isLarder(systemOf(system)) || /^larder\b/.test(system))
+    .map(({ system, why }) => `${systemLabel(systemOf(system))} in ${pageName(id)} (${why})`));
+  return [number > 0 && `Void runs of Larder: ${number}, see below.`,
+    failed.length > 0 && `Not finished: ${failed.join("; ")}.`].filter(Boolean).join(" ");
 }
 
 /** A line per question, with the losses of each durability class. */
@@ -95,13 +130,15 @@ function lossTable(losses, questions) {
 
 /** The ratio, and the two figures that it compares. */
 function lossEntry(loss) {
-  const { question, group, x, larder, peer, advantage } = loss;
+  const { question, group, x, larder, peer, gap } = loss;
   const { format } = metricOf(question.metric);
   const where = [xText(question.experiment, question.case, x), group].filter(Boolean).join(", ");
-  const figures = [larder, peer].map(({ system, stat }) => `${systemLabel(system)} ${format(stat.median)}`);
+  const figures = [larder, peer].filter(Boolean)
+    .map(({ system, stat }) => `${systemLabel(system)} ${format(stat.median)}`);
   return h("div", { "data-loss": true, ...comparisonData(loss) },
-    h("span", { class: "ratio behind" }, times(advantage, true)),
-    h("small", {}, [where && `${where}: `, figures.join(", "), isFromOneRound(loss) && " (one round)"]));
+    h("span", { class: "ratio behind" }, gap ? gap.words : ratioWords(loss)),
+    h("small", {}, [where && `${where}: `, [gap?.why, ...figures].filter(Boolean).join(", "),
+      !gap && isFromOneRound(loss) && " (one round)"]));
 }
 
 function othersNote(others) {
