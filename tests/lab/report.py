@@ -58,25 +58,37 @@ class Results:
         return statistics.median(values) if values else None
 
     def capacities(self, experiment, case, system):
-        """Returns for each round the highest x up to which p99 stays below a millisecond.
+        """Returns for each round the highest x up to which p99 stays below a millisecond, and the next x's point.
 
-        Leaves out rounds that ended below the highest x of all systems without a slow point.
+        That point is None after the highest x of all systems. Leaves out rounds that ended below
+        the highest x without a slow point.
         """
         top = max(point["x"] for key, cell in self.cells.items() if key[:2] == (experiment, case) for point in cell)
         points = [point for key, cell in self.cells.items() if key[:3] == (experiment, case, system) for point in cell]
         highest = []
         for number in {point["round"] for point in points}:
-            best, last = 0, None
+            best, last, slow = 0, None, None
             for point in sorted((point for point in points if point["round"] == number), key=lambda point: point["x"]):
                 if point.get("void"):
                     best = None
                     break
                 if not point.get("p99_us") or point["p99_us"] >= 1000:
-                    last = top
+                    last, slow = top, point
                     break
                 best = last = point["x"]
-            highest.append(best if last == top else None)
-        return [rate for rate in highest if rate is not None]
+            highest.append((best if last == top else None, slow))
+        return [(rate, slow) for rate, slow in highest if rate is not None]
+
+    def is_bound(self, row, system):
+        """Returns true if the generator may have limited the figure of a system in a row of a comparison."""
+        experiment, case = row["comparison"].split("/", 1)
+        case = case if self.is_larder(system) else PEER_CASES.get(row["comparison"], case)
+        xs, bound = {row["x"]}, False
+        if row["metric"] == "capacity":
+            ends = self.capacities(experiment, case, system)
+            xs, bound = {as_text(rate) for rate, _ in ends}, any(slow and slow["generator_bound"] for _, slow in ends)
+        good = [point for x in xs for point in self.cells.get((experiment, case, system, x), []) if not point.get("void")]
+        return bound or any(point["generator_bound"] for point in good)
 
     def group(self, experiment, case, system):
         """Returns the group in which a system is compared; None if it is not compared."""
@@ -94,8 +106,26 @@ class Results:
     def best(self, row, larder, higher):
         """Returns the values of the best system for a row of a comparison.
 
-        If `larder` is true, only Larder's systems count, otherwise only its peers.
+        If `larder` is true, only Larder's systems count, otherwise only its peers. A system whose
+        memory differs from Larder's does not count, unless it is a peer with less memory that is
+        not worse.
         """
+        mine = [entry for entry in self.ranked(row, True, higher) if not self.has_other_memory(entry[0])]
+
+        def counts(key, values):
+            if larder or not mine or not self.has_other_memory(key):
+                return not self.has_other_memory(key)
+            better = statistics.median(values) - statistics.median(mine[0][1])
+            less = (self.median(key, "rss") or math.inf) < (self.median(mine[0][0], "rss") or 0)
+            return less and (better if higher else -better) >= 0
+
+        return next((values for key, values in self.ranked(row, larder, higher) if counts(key, values)), None)
+
+    def has_other_memory(self, key):
+        return 0 in self.values(key, "extra.equal_memory")
+
+    def ranked(self, row, larder, higher):
+        """Returns the keys and values of Larder's systems, or of its peers, for a row, the best first."""
         experiment, case = row["comparison"].split("/", 1)
         case = case if larder else PEER_CASES.get(row["comparison"], case)
         metric, found = row["metric"], []
@@ -105,11 +135,11 @@ class Results:
             if self.group(experiment, case, key[2]) != row["group"]:
                 continue
             if metric == "capacity":
-                found.append(self.capacities(experiment, case, key[2]))
+                found.append((key, [rate for rate, _ in self.capacities(experiment, case, key[2])]))
             elif key[3] == row["x"]:
-                found.append(self.values(key, metric))
-        found = [values for values in found if values]
-        return (max if higher else min)(found, key=statistics.median) if found else None
+                found.append((key, self.values(key, metric)))
+        found = [(key, values) for key, values in found if values]
+        return sorted(found, key=lambda entry: statistics.median(entry[1]), reverse=higher)
 
     def gap(self, row, larder, any_x=False):
         """Returns true if Larder, or its peers, have void runs or failures where a row compares them."""
@@ -326,12 +356,19 @@ def metrics_of(results, key):
     return ["rate", "hit_ratio", "cpu_us", "p99_us", *(f"extra.{name}" for name in point.get("extra") or {})]
 
 
+# Returns the comparisons of the page, with their texts and the texts of both figures.
+COMPARISONS = """list => list.map(row => {
+  const figure = label => row.querySelector(`[data-label="${label}"]`)?.innerText ?? "";
+  return { ...row.dataset, text: row.innerText, figures: { larder: figure("Larder"), peer: figure("Best peer") } };
+})"""
+
+
 def test_comparisons(check, page, results):
     """Each comparison names the best of Larder and of its peers. The first page counts them."""
     swapped = [state_of([mine], [theirs], True)[1] for mine, theirs in ((116, 100), (100, 116), (114, 100), (100, 114))]
     check.that("Larder and a peer may change places", swapped == ["ahead", "behind", "level", "level"], swapped)
-    rows = page.eval_on_selector_all("tr[data-comparison]", "list => list.map(row => ({ ...row.dataset, text: row.innerText }))")
-    lower = re.compile(r"_us$|_ms$|bytes|over_admitted|lost|written")
+    rows = page.eval_on_selector_all("tr[data-comparison]", COMPARISONS)
+    lower = re.compile(r"_us$|_ms$|bytes|over_admitted|lost|written|miss_ratio")
     wrong = []
     for row in rows:
         higher = not lower.search(row["metric"])
@@ -339,6 +376,8 @@ def test_comparisons(check, page, results):
         for side, values in best.items():
             if (values is None) != (side not in row) or (values and not close(row[side], statistics.median(values))):
                 wrong.append((row["comparison"], row["metric"], row["durability"], row["group"], side, row.get(side), values))
+            if values and side in row and ("○" in row["figures"][side]) != results.is_bound(row, row[f"{side}System"]):
+                wrong.append((row["comparison"], row["metric"], row["durability"], row["group"], side, "○", row["figures"]))
         if None in best.values():
             gap = next((side for side in best if best[side] is None and results.gap(row, side == "larder")), None)
             state = "void" if gap else "absent" if best["larder"] is None else "alone"

@@ -171,6 +171,7 @@ impl Arguments {
             machine,
             disk,
             scale: self.scale.name().to_owned(),
+            traces: identity.traces,
             interrupted: !complete || lacks_points,
             systems: lab.journal.systems().cloned().collect(),
             missing,

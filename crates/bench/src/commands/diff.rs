@@ -14,9 +14,9 @@ use crate::{Error, Result, say};
 #[command(after_help = "\
 A figure counts as changed if its median differs by more than --threshold and the ranges of the
 rounds of A and B do not overlap. If more rounds of a point are void (without a valid result) in B,
-or all of them, that counts as worse. Figures and points that only A has are listed, and --fail
-exits with an error for them. If B measured less than A, choose what to compare with --systems and
---only.
+or all of them, that counts as worse. Figures and points that only A has are listed, and so are
+systems that finished an experiment only in A (\"not run\"). --fail exits with an error for them. If
+B measured less than A, choose what to compare with --systems and --only.
 
 Examples:
   larder bench diff before/report.json after/report.json
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Print all figures, not only the changed ones
     #[arg(long)]
     all: bool,
-    /// Compare even if the scales or the measured times differ
+    /// Compare even if the scales, the measured times or the recorded traces differ
     #[arg(long)]
     all_scales: bool,
     /// Exit with an error if a figure became worse or is missing in B
@@ -58,14 +58,21 @@ enum Better {
 /// The name of the figure that counts the void rounds of a point.
 const VOID: &str = "void rounds";
 
-/// The figures that are compared. Some are fields of every point (see [`figure`]). The others are
-/// extra figures that only single experiments have. This list omits extra figures that repeat
-/// another figure.
-const FIGURES: [(&str, Better); 18] = [
+/// The figure of a row for a system that did not finish an experiment.
+const NOT_RUN: &str = "not run";
+
+/// The figures that are compared. Some are fields of every point, or are computed from them (see
+/// [`figure`]). The others are extra figures that only single experiments have. This list omits
+/// extra figures that repeat another figure.
+const FIGURES: [(&str, Better); 22] = [
     (VOID, Better::Less),
     ("rate", Better::More),
+    ("steadiness", Better::More),
+    ("p50_us", Better::Less),
     ("p99_us", Better::Less),
+    ("p999_us", Better::Less),
     ("cpu_us", Better::Less),
+    ("rss", Better::Less),
     ("hit_ratio", Better::More),
     ("missing_updates", Better::Less),
     ("duplicates", Better::Less),
@@ -117,6 +124,9 @@ impl Arguments {
         self.require_known_names(&a, &b)?;
         if !self.all_scales {
             require_same_size(&a, &b)?;
+            if self.wants_experiment("hitratio") {
+                require_same_traces(&a, &b)?;
+            }
         }
         for (name, results) in [("A", &a), ("B", &b)] {
             if results.larder.is_debug() {
@@ -136,6 +146,7 @@ impl Arguments {
             say!("{note}\n");
         }
         let mut rows = compare(&before, &after, self.threshold / 100.0);
+        rows.extend(not_run(&a, &b).into_iter().filter(|row| self.wants(&row.key)));
         let count = |change| rows.iter().filter(|row| row.change == change).count();
         let (better, worse) = (count(Change::Better), count(Change::Worse));
         let (missing, new) = (count(Change::Missing), count(Change::New));
@@ -143,8 +154,8 @@ impl Arguments {
         rows.retain(|row| self.all || !matches!(row.change, Change::None | Change::New));
         let mut table = shown(&rows);
         table.notes.push(format!(
-            "{both} points in both files. Figures: {better} better, {worse} worse, {missing} only in \
-             A, {new} only in B."
+            "{both} points in both files. Figures: {better} better, {worse} worse, {missing} missing \
+             in B, {new} only in B."
         ));
         table.print();
         match self.fail && worse + missing > 0 {
@@ -241,6 +252,19 @@ fn require_same_size(a: &Results, b: &Results) -> Result<()> {
     }
 }
 
+/// Checks that recorded traces, if both results name them, have the same names and contents. Points
+/// of traces with the same name would be compared even if the contents differ.
+fn require_same_traces(a: &Results, b: &Results) -> Result<()> {
+    let (a, b) = (&a.traces, &b.traces);
+    match a == b || a.is_empty() || b.is_empty() {
+        true => Ok(()),
+        false => Err(Error::usage(format!(
+            "A replayed the recorded traces {a} and B replayed {b}, so the figures of hitratio \
+             differ for that reason: --all-scales compares them all the same"
+        ))),
+    }
+}
+
 /// Returns the scale, and the measured minutes if the command line gave them.
 fn size(results: &Results) -> String {
     let mut words = results.command.iter();
@@ -281,11 +305,50 @@ fn figure(point: &Point, name: &str) -> Option<f64> {
     let measured = |figure: f64| (figure != 0.0).then_some(figure);
     match name {
         "rate" => Some(figures.rate),
+        "steadiness" => steadiness(point),
+        "p50_us" => measured(figures.p50_us),
         "p99_us" => measured(figures.p99_us),
+        "p999_us" => measured(figures.p999_us),
         "cpu_us" => measured(figures.cpu_us),
+        "rss" => measured(figures.rss as f64),
         "hit_ratio" => figures.hit_ratio,
         _ => point.extra.get(name).copied(),
     }
+}
+
+/// Returns the rate of the worst second as a share of that of the median second, as the report
+/// does. Returns `None` if the point has no seconds, or no rates above 0.
+fn steadiness(point: &Point) -> Option<f64> {
+    let rates: Vec<f64> = point.seconds.iter().map(|second| second.rate).collect();
+    let spread = Spread::of(&rates);
+    (spread.median > 0.0).then(|| spread.min / spread.median)
+}
+
+/// Returns a row for each system that A measured in an experiment and that did not finish the
+/// experiment in B, but did in A. Its points in B, if there are any, do not show this.
+fn not_run(a: &Results, b: &Results) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for after in &b.experiments {
+        let Some(before) = a.experiments.iter().find(|before| before.id == after.id) else {
+            continue;
+        };
+        let failed: BTreeSet<&str> =
+            after.not_run.iter().map(|not_run| not_run.system.as_str()).collect();
+        for system in failed {
+            let is_measured = before.points.iter().any(|point| point.id.system == system);
+            if !is_measured || before.not_run.iter().any(|not_run| not_run.system == system) {
+                continue;
+            }
+            rows.push(Row {
+                key: (after.id.clone(), system.to_owned(), String::new(), String::new()),
+                figure: NOT_RUN,
+                before: Vec::new(),
+                after: Vec::new(),
+                change: Change::Missing,
+            });
+        }
+    }
+    rows
 }
 
 /// Compares all figures of all points. If only one file has a point, the result has one row for the
@@ -371,7 +434,7 @@ fn shown(rows: &[Row]) -> Table {
     let word = |change: Change| match change {
         Change::Better => "better",
         Change::Worse => "worse",
-        Change::Missing => "only in A",
+        Change::Missing => "missing in B",
         Change::New => "only in B",
         Change::None => "",
     };
@@ -395,7 +458,7 @@ fn shown(rows: &[Row]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::record::{Figures, PointId};
+    use crate::lab::record::{Figures, NotRun, PointId, SecondRow};
 
     fn point(rate: f64, extra: &[(&str, f64)]) -> Point {
         let point_id =
@@ -443,6 +506,53 @@ mod tests {
         let before = point(100.0, &[("missing_updates", 0.0)]);
         let expected = [("rate", Change::Worse), ("missing_updates", Change::Worse)];
         assert_eq!(changes(vec![before], vec![slower]), expected);
+    }
+
+    #[test]
+    fn latencies_memory_and_steadiness_are_compared() {
+        let of = |latency: f64, rss: u64, worst: f64| {
+            let mut point = point(100.0, &[]);
+            point.figures.p50_us = latency;
+            point.figures.p999_us = 10.0 * latency;
+            point.figures.rss = rss;
+            let second = |rate: f64| SecondRow { rate, ..SecondRow::default() };
+            point.seconds = [100.0, worst, 104.0].map(second).to_vec();
+            point
+        };
+        assert_eq!(figure(&of(1.0, 1, 40.0), "steadiness"), Some(0.4));
+        assert_eq!(figure(&point(1.0, &[]), "steadiness"), None);
+        assert_eq!(figure(&point(1.0, &[]), "rss"), None);
+        let worse = ["steadiness", "p50_us", "p999_us", "rss"].map(|name| (name, Change::Worse));
+        assert_eq!(changes(vec![of(5.0, 1000, 90.0)], vec![of(9.0, 2000, 10.0)]), worse);
+        let better = worse.map(|(name, _)| (name, Change::Better));
+        assert_eq!(changes(vec![of(9.0, 2000, 10.0)], vec![of(5.0, 1000, 90.0)]), better);
+    }
+
+    #[test]
+    fn a_system_that_did_not_finish_is_missing() {
+        let before = results(vec![point(1.0, &[])]);
+        let mut after = before.clone();
+        let failed = |system: &str| NotRun { system: system.into(), why: "it ended".into() };
+        after.experiments[0].not_run = vec![failed("larder"), failed("not-in-a"), failed("larder")];
+        let systems = |a: &Results, b: &Results| -> Vec<(String, &'static str, Change)> {
+            not_run(a, b).into_iter().map(|row| (row.key.1, row.figure, row.change)).collect()
+        };
+        let expected = [("larder".to_owned(), NOT_RUN, Change::Missing)];
+        assert_eq!(systems(&before, &after), expected);
+        assert!(systems(&after, &after).is_empty(), "it did not finish in A either");
+        assert!(systems(&after, &before).is_empty());
+    }
+
+    #[test]
+    fn traces_of_the_same_name_and_other_contents_are_refused() {
+        let of = |traces: &str| Results { traces: traces.into(), ..results(Vec::new()) };
+        let (one, other, none) = (of("web (hash 1)"), of("web (hash 2)"), of(""));
+        require_same_traces(&one, &one).unwrap();
+        require_same_traces(&one, &none).unwrap();
+        require_same_traces(&none, &one).unwrap();
+        let error = require_same_traces(&one, &other).unwrap_err().to_string();
+        assert!(error.contains("traces web (hash 1) and B replayed web (hash 2)"), "{error}");
+        assert!(!serde_json::to_string(&none).unwrap().contains("\"traces\""));
     }
 
     #[test]

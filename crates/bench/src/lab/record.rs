@@ -28,6 +28,10 @@ pub(crate) struct Results {
     pub(crate) machine: Machine,
     pub(crate) disk: Disk,
     pub(crate) scale: String,
+    /// Each recorded trace with its name, counts and hash, as in the journal; empty if there are
+    /// none. Results of older versions do not have it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) traces: String,
     /// True if this run or an earlier run of the same journal ended before all points were
     /// measured.
     pub(crate) interrupted: bool,

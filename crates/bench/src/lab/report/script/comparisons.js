@@ -11,10 +11,11 @@
  * @property {string[]} [classes]  The durability classes that are compared; all by default.
  * @property {string} [peers]  The case of the peers, if it differs from Larder's.
  *
- * @typedef {{system: System, stat: Stat, cell: ?Cell}} Entry
+ * @typedef {{system: System, stat: Stat, marks: string, cell: ?Cell}} Entry  `cell` is null for the capacity, which
+ *   comes from several cells.
  * @typedef {{question: Question, durability: string, group: string, x: ?number, larder: ?Entry, peer: ?Entry,
  *   advantage: ?number, interval: ?number[], overlap: boolean, gap: ?Gap, unfinished: boolean,
- *   state: "ahead"|"behind"|"level"|"neither"|"void"|"alone"|"absent"}} Comparison
+ *   unequal: boolean, state: "ahead"|"behind"|"level"|"neither"|"void"|"alone"|"absent"}} Comparison
  *
  * @typedef {{side: "larder"|"peers", words: string, why: string}} Gap  Why Larder, or every peer, has runs but no
  *   figure.
@@ -55,7 +56,7 @@ const QUESTIONS = {
     { case: "mixed-read", metric: "rate", at: "largest", ask: "Requests per second, mostly reads" },
     { case: "overwrite", metric: "rate", at: "largest", ask: "Overwrites per second" },
   ],
-  hitratio: [{ case: "*", metric: "hit_ratio", at: "middle", ask: "Hit ratio", headline: true }],
+  hitratio: [{ case: "*", metric: "miss_ratio", at: "middle", ask: "Share of gets that miss", headline: true }],
   // A volatile server starts empty, so its times after a restart are not compared.
   restart: [
     { case: "*", metric: "extra.ready_ms", at: "largest", ask: "Time until ready after kill -9", headline: true,
@@ -108,17 +109,23 @@ function questionsOf(id) {
 /**
  * The highest offered rate up to which p99 stays below a millisecond, by round. A round counts only
  * if it shows where the capacity ends: at a slow point, or at `top`, the highest rate of the ladder.
+ * `rungs` are the cells of the last fast points. `bound` is true if the generator was the limit at
+ * the first slow point of a round, because then the generator may have set the capacity.
+ * @returns {{stat: ?Stat, rungs: Cell[], bound: boolean}}
  */
 function capacityOf(cells, top) {
   const rounds = unique(cells.flatMap((cell) => cell.points.map((point) => point.round)));
-  const capacity = (round) => {
+  const end = (round) => {
     const points = cells.flatMap((cell) => cell.points.filter((point) => point.round === round))
       .sort((a, b) => a.x - b.x);
     const first = points.findIndex((point) => point.void || !(point.p99_us < 1000));
     if (points[first]?.void || (first < 0 && points.at(-1).x < top)) return null;
-    return (first < 0 ? points : points.slice(0, first)).at(-1)?.x ?? 0;
+    return { rate: (first < 0 ? points : points.slice(0, first)).at(-1)?.x ?? 0, slow: points[first] };
   };
-  return statOf(rounds.map(capacity).filter((rate) => rate !== null));
+  const ends = rounds.map(end).filter(Boolean);
+  const rates = ends.map(({ rate }) => rate);
+  return { stat: statOf(rates), rungs: cells.filter((cell) => rates.includes(cell.x)),
+    bound: ends.some(({ slow }) => slow?.generator_bound) };
 }
 
 /** The cells that answer a question. */
@@ -126,20 +133,30 @@ function cellsFor({ experiment, case: name, peers = name }) {
   return cellsOf(experiment).filter((cell) => cell.case === (isLarder(cell.system) ? name : peers));
 }
 
-/** @returns {Entry[]} The systems that answer a question, best first. */
+/**
+ * Returns the systems that answer a question, best first. Of the systems whose memory differs from
+ * Larder's, only peers that have less memory than Larder and are not worse take part.
+ * @returns {Entry[]}
+ */
 function entriesOf(question, cells, x) {
   const top = Math.max(...xsIn(cellsFor(question)));
   const entry = (system) => {
     const mine = ofSystem(cells, system);
     if (question.metric === "capacity") {
-      const stat = capacityOf(mine, top);
-      return { system, stat, cell: mine.find((cell) => cell.x === stat?.median) ?? null };
+      const { stat, rungs, bound } = capacityOf(mine, top);
+      return { system, stat, marks: marksOf(rungs, bound), cell: null };
     }
     const cell = mine.find((cell) => cell.x === x);
-    return { system, stat: cell?.stat(question.metric) ?? null, cell: cell ?? null };
+    return { system, stat: cell?.stat(question.metric) ?? null, marks: cell?.marks ?? "", cell: cell ?? null };
   };
   const order = better(question.metric);
-  return systemsIn(cells).map(entry).filter(({ stat }) => stat).sort((a, b) => order(a.stat.median, b.stat.median));
+  const entries = systemsIn(cells).map(entry).filter(({ stat }) => stat)
+    .sort((a, b) => order(a.stat.median, b.stat.median));
+  const larder = entries.find(({ system, cell }) => isLarder(system) && !cell?.hasOtherMemory);
+  const memory = ({ cell }) => cell.stat("rss")?.median;
+  const takesPart = (entry) => !entry.cell?.hasOtherMemory || (larder && !isLarder(entry.system)
+    && memory(entry) < memory(larder) && order(entry.stat.median, larder.stat.median) <= 0);
+  return entries.filter(takesPart);
 }
 
 /**
@@ -194,14 +211,15 @@ function compare(question, durability, group, cells, x) {
   const larder = entries.find((entry) => isLarder(entry.system)) ?? null;
   const peer = entries.find((entry) => !isLarder(entry.system)) ?? null;
   const base = { question, durability, group, x, larder, peer, advantage: null, interval: null, overlap: false,
-    gap: null, unfinished: false };
+    gap: null, unfinished: false, unequal: false };
   if (!larder || !peer) {
     const gap = gapOf(question, durability, group, cells, x, larder ? "peers" : "larder");
     if (gap) return { ...base, gap, state: "void" };
     if (entries.length === 0) return null;
     // Only the capacity needs more than one point, so only it can lack although points are there.
     const unfinished = question.metric === "capacity" && cells.some((cell) => isLarder(cell.system) === !larder);
-    return { ...base, unfinished, state: larder ? "alone" : "absent" };
+    const unequal = cells.some((cell) => isLarder(cell.system) === !larder && cell.x === x && cell.hasOtherMemory);
+    return { ...base, unfinished, unequal, state: larder ? "alone" : "absent" };
   }
   const higher = metricOf(question.metric).better === "higher";
   const ratio = (mine, theirs) => (higher ? mine / theirs : theirs / mine);
@@ -278,7 +296,7 @@ function comparisonRow(comparison) {
   const winner = { ahead: larder, behind: peer, absent: peer, void: peer }[state];
   // Two rates of 0 have no ratio. Their state is "neither".
   const nobody = state === "level" || state === "neither" ? state : "–";
-  const figure = (entry) => (entry ? [format(entry.stat.median), entry.cell?.marks] : "–");
+  const figure = (entry) => (entry ? [format(entry.stat.median), entry.marks] : "–");
   const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];
   const cell = (label, ...content) => h("td", { "data-label": label }, h("div", {}, ...content));
   return h("tr", comparisonData(comparison),
@@ -299,11 +317,11 @@ function ratioWords({ question, advantage }) {
 }
 
 /** Why a comparison has only one side, or none. */
-function gapText({ state, gap, unfinished }) {
+function gapText({ state, gap, unfinished, unequal }) {
   if (state === "void") return h("span", { class: "void", title: gap.why }, gap.words);
-  const words = state === "alone" ? ["no peer here", "no peer finished"]
-    : ["no Larder of this class takes part", "Larder did not finish"];
-  return h("span", { class: "soft" }, words[unfinished ? 1 : 0]);
+  const words = state === "alone" ? ["no peer here", "no peer finished", "no peer with equal memory"]
+    : ["no Larder of this class takes part", "Larder did not finish", "no Larder with equal memory"];
+  return h("span", { class: "soft" }, words[unfinished ? 1 : unequal ? 2 : 0]);
 }
 
 /** The ratio as a number and as a bar on a logarithmic scale from 1/8 to 8. */

@@ -130,12 +130,12 @@ function notRunNote(experiment) {
 const FROM_MEMORY_NOTE = "◇ marks figures of values that were served from memory, not from the device: it gave less "
   + `than ${percent(FROM_DEVICE)} of a value per get.`;
 
-/** Explains the marks that follow the figures of some cells. */
-function marksNotes(cells) {
+/** Explains the marks that follow the figures of some cells or entries. */
+function marksNotes(marked) {
+  const has = (mark) => marked.some(({ marks }) => marks.includes(mark));
   const bound = "○ marks figures where the load generator was the limit: the server may be able to do more.";
   const unequal = "≠ marks systems whose resident memory could not be made equal to Larder\u2019s.";
-  return [cells.some((cell) => cell.bound) && bound, cells.some((cell) => cell.fromMemory) && FROM_MEMORY_NOTE,
-    cells.some((cell) => cell.hasOtherMemory) && unequal].filter(Boolean);
+  return [has("○") && bound, has("◇") && FROM_MEMORY_NOTE, has("≠") && unequal].filter(Boolean);
 }
 
 /** A note that explains the marks on charts and in tables, if there are any. */

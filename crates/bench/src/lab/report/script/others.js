@@ -23,8 +23,9 @@ function traceBars(id, names) {
   };
   return new Figure({
     id: "hitratio-traces", title: "Hits by trace", plots, legend: systemLegend(systemsIn(cells), "bar"),
-    notes: ["All systems have the same memory: see the method above. The table sets the misses of each against "
-      + "Larder\u2019s: above 1 a system misses more often."],
+    notes: ["All systems have the same memory, except those marked ≠: see the method above. A system marked ≠ is "
+      + "compared only if it has less memory than Larder and does not miss more often. The table sets the misses of "
+      + "each against Larder\u2019s: above 1 a system misses more often."],
     controls: [{ name: "metric", label: "Show", options: [["hit_ratio", "hit ratio"], ["miss_ratio", "miss ratio"]] }],
     tables: names.map((name) => hitratioTables(id, name)),
   }).node;

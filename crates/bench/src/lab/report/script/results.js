@@ -176,7 +176,7 @@ class Cell {
 
   /** The marks that follow the figures of this cell; `marksNotes` explains them. */
   get marks() {
-    return `${this.bound ? " ○" : ""}${this.fromMemory ? " ◇" : ""}${this.hasOtherMemory ? " ≠" : ""}`;
+    return marksOf([this]);
   }
 
   /** @returns {?Stat} */
@@ -188,6 +188,12 @@ class Cell {
   wrongStat(metric) {
     return statOf(figuresOf(this.voids, metric));
   }
+}
+
+/** The marks of a figure that comes from several cells. `bound` adds the mark of a generator at its limit. */
+function marksOf(cells, bound = false) {
+  const has = (property) => cells.some((cell) => cell[property]);
+  return `${bound || has("bound") ? " ○" : ""}${has("fromMemory") ? " ◇" : ""}${has("hasOtherMemory") ? " ≠" : ""}`;
 }
 
 /** If a get reads less than this share of a value from the device, memory has served it. */

@@ -68,8 +68,8 @@ function verdict() {
 function standInNote(comparisons) {
   const standIns = [...systems.values()].filter((system) => system.stand_in)
     .map((system) => `${system.name} ${system.stand_in}.`);
-  const cells = comparisons.flatMap(({ larder, peer }) => [larder?.cell, peer?.cell]).filter(Boolean);
-  const notes = [...marksNotes(cells), ...standIns];
+  const entries = comparisons.flatMap(({ larder, peer }) => [larder, peer]).filter(Boolean);
+  const notes = [...marksNotes(entries), ...standIns];
   return notes.length > 0 && h("p", { class: "soft" }, notes.join(" "));
 }
 
