@@ -191,9 +191,7 @@ impl<'a> Store<'a> {
                 let version = map_is_lost.then(|| Meta::version(copy));
                 if self.is_unreadable(at, BLOCK) { Some(u64::MAX) } else { version }
             });
-            let unread = unread.max();
-            let unreadable = chosen.lost
-                || unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
+            let unreadable = chosen.lost || chosen.may_be_older_than(unread.max());
             Marks { meta, map, damaged: chosen.damaged, unreadable }
         });
         marks.collect()

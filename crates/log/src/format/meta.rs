@@ -193,6 +193,14 @@ pub struct Chosen<'a> {
     pub lost: bool,
 }
 
+impl Chosen<'_> {
+    /// Returns true if an unreadable copy may be newer than the chosen one. `unread` is the
+    /// greatest version that an unreadable copy may have; `None` if both copies are readable.
+    pub fn may_be_older_than(&self, unread: Option<u64>) -> bool {
+        unread.is_some_and(|unread| self.meta.is_none_or(|(meta, _)| meta.version < unread))
+    }
+}
+
 /// Chooses the newer of the two copies of the meta of `segment` that are not damaged.
 pub fn choose<'a>(
     copies: [&'a [u8]; 2],

@@ -241,7 +241,7 @@ impl Log {
         let copies = [&copies[0][..], &copies[1][..]];
         let chosen = meta::choose(copies, number, map_bytes, &store.identity);
         let (meta, map) = chosen.meta.map_or((None, &[][..]), |(meta, map)| (Some(meta), map));
-        let unreadable = unread.is_some_and(|unread| meta.is_none_or(|meta| meta.version < unread));
+        let unreadable = chosen.may_be_older_than(unread);
         if unreadable {
             store.retire(number);
         }
