@@ -507,17 +507,22 @@ fn unreadable_places_are_remembered() {
     }
 }
 
+/// Returns a machine that has evicted items, and the segments that it has freed since.
+fn with_freed_segments() -> (Machine, Vec<u32>) {
+    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
+    machine.set_all(0..60_000, 0);
+    (0..3).for_each(|_| machine.turn());
+    let freed = machine.freed();
+    assert!(freed.len() > 1, "{freed:?}");
+    (machine, freed)
+}
+
 /// If both metas of a segment are unreadable, it is unknown whether its records were superseded. So
 /// the records must count as lost, and evicted items must not come back.
 #[test]
 fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
-    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
-    machine.set_all(0..60_000, 0);
-    (0..3).for_each(|_| machine.turn());
-    let items = machine.engine.stats().items;
-    let geometry = machine.geometry();
-    let freed = machine.freed();
-    assert!(freed.len() > 1, "{freed:?}");
+    let (machine, freed) = with_freed_segments();
+    let (items, geometry) = (machine.engine.stats().items, machine.geometry());
     for &number in &freed {
         let metas = geometry.meta(number, 0);
         machine.device.spoil(metas..metas + 2 * geometry.meta_bytes() as u64);
@@ -539,13 +544,8 @@ fn a_segment_whose_metas_cannot_be_read_shows_nothing() {
 /// segment may have been free. The start must report that, and evicted items must not come back.
 #[test]
 fn a_segment_whose_metas_are_both_damaged_shows_nothing() {
-    let mut machine = Machine::start(SimDevice::new(SIZE, 1), Durability::Sync, WhenFull::Evict);
-    machine.set_all(0..60_000, 0);
-    (0..3).for_each(|_| machine.turn());
-    let items = machine.engine.stats().items;
-    let geometry = machine.geometry();
-    let freed = machine.freed();
-    assert!(freed.len() > 1, "{freed:?}");
+    let (machine, freed) = with_freed_segments();
+    let (items, geometry) = (machine.engine.stats().items, machine.geometry());
     for (&number, copy) in freed.iter().flat_map(|number| [(number, 0), (number, 1)]) {
         machine.device.flip_bit(geometry.meta(number, copy) + 20, 3);
     }
