@@ -4,6 +4,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::server::Server;
 
 /// Interval between two queries of the statistics.
@@ -24,6 +25,7 @@ pub(crate) enum Work {
 #[derive(Debug, PartialEq, Eq)]
 struct Look {
     rows: Vec<(String, String)>,
+    synced_until: u64,
     moved: u64,
     evicted: u64,
     /// The number of partitions of each lane.
@@ -34,6 +36,7 @@ struct Look {
 
 impl Look {
     fn at(server: &Server) -> io::Result<Look> {
+        let asked = clock::now();
         let rows = server.stats()?;
         let number = |name: &str| {
             let row = rows.iter().find(|(row, _)| row == name);
@@ -49,6 +52,8 @@ impl Look {
             partitions: of_lanes("_partitions").cloned().collect(),
             draining: of_lanes("_state").any(|(_, state)| state == "draining"),
             has_lower: of_lanes("_lower_used").any(|(_, used)| used != "0"),
+            // The row is rounded down to whole milliseconds.
+            synced_until: asked.saturating_sub((number("larder_unsynced_ms") + 1) * 1000),
             rows,
         })
     }
@@ -95,6 +100,9 @@ pub(crate) struct Watched {
     pub(crate) evicted: u64,
     /// All rows of the statistics.
     pub(crate) rows: Vec<(String, String)>,
+    /// The monotonic clock's time in microseconds before which, as the server says, everything
+    /// acknowledged is durable.
+    pub(crate) synced_until: u64,
 }
 
 /// Queries the statistics until the server does `work`, but for at most `patience`.
@@ -106,10 +114,17 @@ pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Resu
         let now = Look::at(server)?;
         let activity = Activity::between(&before, &now);
         if activity.is_at(work) || begun.elapsed() >= patience {
-            return Ok(Watched { activity, evicted: now.evicted, rows: now.rows });
+            let Look { evicted, rows, synced_until, .. } = now;
+            return Ok(Watched { activity, evicted, rows, synced_until });
         }
         before = now;
     }
+}
+
+/// Returns the monotonic clock's time in microseconds before which, as the server says, everything
+/// acknowledged is durable.
+pub(crate) fn synced_until(server: &Server) -> io::Result<u64> {
+    Ok(Look::at(server)?.synced_until)
 }
 
 /// Number of rounds whose end interrupted each kind of background work.

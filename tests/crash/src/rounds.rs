@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::activity::{self, Interrupted};
 use crate::checker::Totals;
 use crate::client::ClientPlan;
-use crate::disk::{Cut, Faults};
+use crate::disk::{Cut, Disk, Faults};
 use crate::server::Server;
 use crate::workload::Sizes;
 use crate::world::{End, Failure, Load, TIGHT_MIB, World};
@@ -25,6 +25,10 @@ const FILLING: u16 = 5;
 /// The longest time for which a round delays its end until background work runs. It is also the
 /// longest delay until the disk has unsynced bytes.
 const AIMING: Duration = Duration::from_millis(200);
+
+/// The duration of a sync in rounds with a slow device. In async mode, it is longer than the sync
+/// interval. So all devices stall, and the slow one for longer.
+const SLOW_SYNC: Duration = Duration::from_millis(400);
 
 /// The counts of all rounds.
 #[derive(Debug, Default)]
@@ -115,6 +119,8 @@ struct Round {
     load: Option<Load>,
     time: Duration,
     sync_delay: Duration,
+    /// If true, syncs take [`SLOW_SYNC`], and those of one of several devices take longer.
+    has_slow_device: bool,
     /// If true, the round delays its end until the expected background work runs and then until the
     /// disk has unsynced bytes. Each delay lasts at most [`AIMING`].
     aimed: bool,
@@ -175,6 +181,8 @@ impl Round {
             load: (!idle).then_some(Load { processes, client }),
             time: Duration::from_millis(random.between(1, longest)),
             sync_delay: Duration::from_millis(random.pick(&[0, 0, 0, 3, 15, 40])),
+            // An orderly stop makes many syncs, so it would take long with slow ones.
+            has_slow_device: random.chance(10) && world.devices.is_some() && end != End::Terminate,
             aimed: again.is_some() || random.chance(70),
             end,
             stillborn: random.chance(20).then(|| Duration::from_millis(random.below(60))),
@@ -192,7 +200,7 @@ impl Round {
         }
         let server = world.start()?;
         if let Some(disk) = &world.disk {
-            disk.set_faults(Faults { sync_delay: self.sync_delay, ..Faults::default() });
+            disk.set_faults(self.faults(disk, &mut random));
         }
         if let Some(load) = &self.load {
             self.under_load(world, server, load)?;
@@ -207,6 +215,15 @@ impl Round {
             world.end(server, End::PowerLoss(cut))?;
         }
         Ok(())
+    }
+
+    fn faults(&self, disk: &Disk, random: &mut Random) -> Faults {
+        if !self.has_slow_device {
+            return Faults { sync_delay: self.sync_delay, ..Faults::default() };
+        }
+        let names = disk.names();
+        let slow_file = disk.file(&names[random.below(names.len() as u64) as usize]);
+        Faults { sync_delay: SLOW_SYNC, slow_file, ..Faults::default() }
     }
 
     fn under_load(
@@ -225,6 +242,7 @@ impl Round {
             let patience = if self.aimed { AIMING } else { Duration::ZERO };
             let watched = activity::watch(&server, work, patience)?;
             world.interrupted.note(&watched);
+            world.synced_until = Some(watched.synced_until);
             devices.leave(&watched.rows, &mut world.plan);
         }
         if let (Some(disk), true) = (&world.disk, self.aimed) {
@@ -244,7 +262,8 @@ impl Round {
 
 impl std::fmt::Display for Round {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Round { memory_mib, time, sync_delay, end, stillborn, again, .. } = self;
+        let Round { memory_mib, time, sync_delay, has_slow_device, end, stillborn, again, .. } =
+            self;
         match &self.load {
             None => write!(f, "no load")?,
             Some(Load { processes, client }) => {
@@ -253,7 +272,12 @@ impl std::fmt::Display for Round {
                 write!(f, "{keys} keys each, {sizes:?} values, window {window}")?;
             }
         }
-        write!(f, ", {memory_mib} MiB, syncs take {sync_delay:?}, after {time:?}: {end:?}")?;
+        write!(f, ", {memory_mib} MiB, ")?;
+        match has_slow_device {
+            true => write!(f, "syncs take {SLOW_SYNC:?}, and those of one device longer")?,
+            false => write!(f, "syncs take {sync_delay:?}")?,
+        }
+        write!(f, ", after {time:?}: {end:?}")?;
         if let Some(after) = stillborn {
             write!(f, ", recovery killed after {after:?}")?;
         }

@@ -37,6 +37,9 @@ pub(crate) enum Scenario {
     /// The disk hangs: in async mode, the server acknowledges no more writes once the disk has hung
     /// for one sync interval.
     HungDisk,
+    /// One of two devices hangs: in async mode, requests for the items of the other one are served,
+    /// and a power loss takes only writes that the server calls unsynced.
+    HungDevice,
 }
 
 impl Scenario {
@@ -47,14 +50,14 @@ impl Scenario {
     pub(crate) fn is_for(self, durability: Durability) -> bool {
         match self {
             Scenario::Burst => true,
-            Scenario::HungDisk => durability == Durability::Async,
+            Scenario::HungDisk | Scenario::HungDevice => durability == Durability::Async,
             _ => durability == Durability::Sync,
         }
     }
 
     pub(crate) fn needs_disk(self) -> bool {
-        use Scenario::{FailingSync, FullDisk, HungDisk, SlowSync};
-        matches!(self, FailingSync | FullDisk | SlowSync | HungDisk)
+        use Scenario::{FailingSync, FullDisk, HungDevice, HungDisk, SlowSync};
+        matches!(self, FailingSync | FullDisk | SlowSync | HungDisk | HungDevice)
     }
 
     pub(crate) fn run(self, setup: &Setup) -> Result<(), Failure> {
@@ -68,6 +71,7 @@ impl Scenario {
             Scenario::FullDisk => disk::full_disk(setup),
             Scenario::SlowSync => disk::slow_sync(setup),
             Scenario::HungDisk => disk::hung_disk(setup),
+            Scenario::HungDevice => disk::hung_device(setup),
         }
     }
 }

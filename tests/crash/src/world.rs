@@ -92,6 +92,9 @@ pub(crate) struct World {
     /// The monotonic clock's time in microseconds at which the last server ended, and true if
     /// SIGTERM ended it.
     ended: Option<(u64, bool)>,
+    /// In rounds with several devices, the time before which everything acknowledged was durable, as
+    /// the server said just before its end. In microseconds of the monotonic clock.
+    pub(crate) synced_until: Option<u64>,
     /// True if each server ends only after a time without load in which all writes must have become
     /// durable.
     pub(crate) idle: bool,
@@ -130,6 +133,7 @@ impl World {
             devices,
             directory: directory.to_owned(),
             ended: None,
+            synced_until: None,
             idle: false,
             slowest_start: Duration::ZERO,
             interrupted: Interrupted::default(),
@@ -158,6 +162,7 @@ impl World {
             self.slowest_start = self.slowest_start.max(server.ready_after);
         }
         self.check(&server)?;
+        self.synced_until = None;
         Ok(server)
     }
 
@@ -183,7 +188,10 @@ impl World {
                 // because a server whose disk stalls acknowledges nothing. After a time without
                 // load, the interval ends with the server's end.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
-                last.saturating_sub(interval + slack)
+                // If one of several devices stalls, the others still acknowledge writes. Then the
+                // interval of the stalled device ended before `last`.
+                let synced = self.synced_until.unwrap_or(u64::MAX);
+                last.saturating_sub(interval + slack).min(synced)
             }
             _ => u64::MAX,
         }

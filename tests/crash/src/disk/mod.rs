@@ -43,6 +43,23 @@ pub(crate) struct Faults {
     pub(crate) sync_delay: Duration,
     /// No sync ends until this is false again or [`HOLD`] has passed.
     pub(crate) hold_syncs: bool,
+    /// The number of a file whose syncs take [`SLOW`] times as long.
+    pub(crate) slow_file: Option<u64>,
+    /// The number of the only file whose syncs are held; `None` for all files.
+    pub(crate) held_file: Option<u64>,
+}
+
+/// Factor for the duration of a slow file's syncs.
+const SLOW: u32 = 3;
+
+impl Faults {
+    /// Returns the time that a sync of `file` takes with these faults.
+    fn sync_delay(&self, file: u64) -> Duration {
+        if self.hold_syncs && self.held_file.is_none_or(|held| held == file) {
+            return HOLD;
+        }
+        if self.slow_file == Some(file) { self.sync_delay * SLOW } else { self.sync_delay }
+    }
 }
 
 /// Counts of requests to the disk.
@@ -151,17 +168,12 @@ impl Shared {
                 }
                 Power::On => {}
             }
-            let delay = state.faults.sync_delay.saturating_sub(begun.elapsed());
-            let held = HOLD.saturating_sub(begun.elapsed());
-            if state.faults.hold_syncs && !held.is_zero() {
-                let waited = self.changed.wait_timeout(state, held);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            } else if !delay.is_zero() {
-                let waited = self.changed.wait_timeout(state, delay);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            } else {
+            let left = state.faults.sync_delay(file).saturating_sub(begun.elapsed());
+            if left.is_zero() {
                 break;
             }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.counts.syncs += 1;
         let error = state.faults.sync_error;
@@ -280,6 +292,11 @@ impl Disk {
     /// Returns the names of the disk's files.
     pub(crate) fn names(&self) -> Vec<String> {
         self.shared.state().names.keys().cloned().collect()
+    }
+
+    /// Returns the number of the file `name`.
+    pub(crate) fn file(&self, name: &str) -> Option<u64> {
+        self.shared.state().names.get(name).copied()
     }
 
     /// Deletes a file durably. No server may have it open.

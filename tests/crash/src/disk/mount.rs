@@ -16,7 +16,7 @@ use fuser::{
 };
 
 use super::image::{BLOCK, Image};
-use super::{CAPACITY, Faults, NameChange, Power, Shared, State};
+use super::{CAPACITY, NameChange, Power, Shared, State};
 
 /// The inode number of the directory, fixed by the protocol.
 const ROOT: u64 = 1;
@@ -277,8 +277,7 @@ impl Filesystem for Served {
     fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let (covered, slow) = {
             let mut state = self.shared.state();
-            let Faults { hold_syncs, sync_delay, .. } = state.faults;
-            let slow = hold_syncs || !sync_delay.is_zero() || state.power != Power::On;
+            let slow = !state.faults.sync_delay(number.0).is_zero() || state.power != Power::On;
             match state.image(number) {
                 Ok(image) => (image.sync_begins(), slow),
                 Err(error) => return reply.error(error),

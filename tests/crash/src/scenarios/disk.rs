@@ -4,7 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Setup, becomes, expect, wrong};
+use crate::activity;
 use crate::client::ClientPlan;
+use crate::clock;
 use crate::disk::{Cut, Disk, Faults};
 use crate::rounds::LARGEST;
 use crate::server::{Server, Talk};
@@ -16,6 +18,8 @@ use larder_disk::Random;
 const HELD: Duration = Duration::from_millis(250);
 /// The longest time to answer a client that the fault does not affect.
 const PROMPT: Duration = Duration::from_secs(2);
+/// The longest time for a set that does not wait for a device.
+const PROMPT_SET: Duration = Duration::from_millis(50);
 /// The longest time for a server to report that its store fails, or that it works again.
 const HEALING: Duration = Duration::from_secs(10);
 
@@ -230,6 +234,51 @@ pub(super) fn hung_disk(setup: &Setup) -> Result<(), Failure> {
     let mut talk = server.connect()?;
     for number in 0..=number {
         expect("acknowledged", talk.get(&format!("k{number}"))?, Some("value"))?;
+    }
+    Ok(world.end(server, End::Terminate)?)
+}
+
+pub(super) fn hung_device(setup: &Setup) -> Result<(), Failure> {
+    let mut world = setup.world()?;
+    let path = world.plan.store.display().to_string();
+    world.plan.devices = ["0", "1"].map(|name| format!("{path}/{name}:128MB")).to_vec();
+    let server = world.start()?;
+    let held_file = disk_of(&world)?.file("0");
+    disk_of(&world)?.set_faults(Faults { hold_syncs: true, held_file, ..Faults::default() });
+    // Each set has its own connection, because a set that waits holds up its connection.
+    let begun = Instant::now();
+    let mut acknowledged = Vec::new();
+    let mut waiting = Vec::new();
+    for number in 0.. {
+        let asked = begun.elapsed();
+        let mut talk = server.connect()?;
+        talk.raw(format!("set k{number} 0 0 5\r\nvalue\r\n").as_bytes())?;
+        if talk.answers_within(PROMPT_SET)? {
+            answered(&mut talk, "a set", "STORED")?;
+            acknowledged.push((clock::now(), number));
+        } else {
+            waiting.push(talk);
+        }
+        if asked > setup.plan.sync_interval * 4 {
+            break;
+        }
+    }
+    let synced_until = activity::synced_until(&server)?;
+    let late = clock::now() - setup.plan.sync_interval.as_micros() as u64 * 2;
+    let synced = |&&(told, _): &&(u64, u32)| told < synced_until;
+    let beside = |&&(told, _): &&(u64, u32)| told > late;
+    if waiting.is_empty() || !acknowledged.iter().any(|one| beside(&one)) {
+        return Err(wrong(format!(
+            "beside a hung device, {} sets were acknowledged and {} were not",
+            acknowledged.len(),
+            waiting.len()
+        )));
+    }
+    world.end(server, End::PowerLoss(Cut::Nothing))?;
+    let server = world.start()?;
+    let mut talk = server.connect()?;
+    for (_, number) in acknowledged.iter().filter(synced) {
+        expect("acknowledged and synced", talk.get(&format!("k{number}"))?, Some("value"))?;
     }
     Ok(world.end(server, End::Terminate)?)
 }
