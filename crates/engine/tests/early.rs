@@ -98,6 +98,51 @@ fn early_writes_outlive_the_process_and_become_durable_with_the_commit() {
     }
 }
 
+/// The statistics must count what a commit under way writes. Until its sync has ended, a crash may
+/// lose these records.
+#[test]
+fn bytes_are_unsynced_until_the_sync_ends() {
+    let device = new_device();
+    let engine = open(&device);
+    let mut writer = session(&engine);
+    set(&mut writer, "small", b"1");
+    assert!(engine.commit());
+    assert_eq!(engine.stats().unsynced_bytes, 0);
+    set(&mut writer, "large", &vec![2; LARGE]);
+    // These fill more than one segment.
+    (0..20).for_each(|n| set(&mut writer, &format!("more{n}"), &[n; 30_000]));
+    let appended = engine.stats().unsynced_bytes;
+    assert!(appended >= LARGE as u64 + 20 * 30_000, "{appended}");
+    device.hold(Operation::Sync);
+    thread::scope(|scope| {
+        let committer = scope.spawn(|| engine.commit());
+        while !device.wait_until_held(Duration::from_millis(1)) {}
+        let unsynced = engine.stats().unsynced_bytes;
+        device.release();
+        assert!(committer.join().unwrap());
+        assert!(unsynced >= appended, "{unsynced} of {appended}");
+    });
+    assert_eq!(engine.stats().unsynced_bytes, 0);
+}
+
+/// A commit that fails leaves its records unsynced, and the next commit writes them again.
+#[test]
+fn bytes_are_unsynced_after_a_failed_sync() {
+    let device = new_device();
+    let engine = open(&device);
+    let mut writer = session(&engine);
+    set(&mut writer, "large", &vec![2; LARGE]);
+    (0..20).for_each(|n| set(&mut writer, &format!("more{n}"), &[n; 30_000]));
+    let appended = engine.stats().unsynced_bytes;
+    let at = device.counts().syncs + 1;
+    device.plan(Fault::once(Operation::Sync, at, Failure::Io));
+    assert!(!engine.commit());
+    let unsynced = engine.stats().unsynced_bytes;
+    assert!(unsynced >= appended, "{unsynced} of {appended}");
+    assert!(engine.commit());
+    assert_eq!(engine.stats().unsynced_bytes, 0);
+}
+
 /// The sync of a commit takes long. Records appended meanwhile must still be written early. After a
 /// power loss, some of these records may be on the device. Recovery must not take them as proof
 /// that the commit has completed.

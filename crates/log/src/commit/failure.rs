@@ -29,6 +29,7 @@ impl Log {
                 self.cut(store, committer, number);
             }
         }
+        lock(&store.closed).clear();
         self.restore_quarantined(store.commits.settled());
         store.commits.end_undo();
         closed.iter().for_each(|commit| store.commits.settle_failed(commit.number));

@@ -57,6 +57,9 @@ impl Log {
         // of these locks. So the header of every segment found here names this commit or an earlier
         // one. Headers of segments that are opened later name the next commit.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
+        // While this is locked, `unsynced_bytes` waits, so it misses no segment that this function
+        // takes from the lists below.
+        let mut unsettled = lock(&store.closed);
         let (number, jumbos) = {
             let mut new_jumbos = lock(&store.new_jumbos);
             // The number advances before the trailers are reserved. So no record behind a trailer
@@ -80,6 +83,8 @@ impl Log {
                 }
             }
         }
+        unsettled.extend(parts.iter().map(|part| part.segment).chain(jumbos.iter().copied()));
+        drop(unsettled);
         for part in &parts {
             self.segment(part.segment).set_closed(part.to);
         }
@@ -156,6 +161,7 @@ impl Log {
             store.entry(cut.segment).cutting.store(false, Ordering::Release);
         }
         let bytes = self.settle_records(store, closed);
+        lock(&store.closed).clear();
         for (number, version) in written.metas {
             store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
@@ -246,23 +252,23 @@ impl Log {
             || !self.freeable(store).is_empty()
     }
 
-    /// Returns the number of appended bytes that are not durable.
+    /// Returns the number of appended bytes that are not durable, with those of commits under way.
     pub fn unsynced_bytes(&self) -> u64 {
         let Some(store) = &self.store else { return 0 };
         let undurable = |number: SegmentNumber| {
             let segment = self.segment(number);
             u64::from(segment.filled().saturating_sub(segment.durable()))
         };
-        let mut bytes = 0;
+        let closed = lock(&store.closed);
+        let mut segments = closed.clone();
         for stream in Stream::ALL {
             let open = self.streams[stream as usize].segment.load(Ordering::Acquire);
-            if open != 0 {
-                bytes += undurable(open);
-            }
-            bytes += store.unsynced_segments(stream).into_iter().map(undurable).sum::<u64>();
+            segments.extend((open != 0).then_some(open));
+            segments.extend(store.unsynced_segments(stream));
         }
-        bytes += lock(&store.new_jumbos).iter().map(|&number| undurable(number)).sum::<u64>();
-        bytes
+        segments.extend(lock(&store.new_jumbos).iter());
+        drop(closed);
+        segments.into_iter().map(undurable).sum()
     }
 }
 

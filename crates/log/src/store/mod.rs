@@ -30,7 +30,7 @@ use crate::store::deaths::DeathLists;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use larder_disk::Device;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Number of versions of one stripe that a lease covers. It is large enough that no stripe uses up
@@ -78,6 +78,9 @@ pub struct Store {
     unsynced: [Mutex<Vec<SegmentNumber>>; 2],
     /// Complete jumbos that no commit covers yet.
     pub(crate) new_jumbos: Mutex<Vec<SegmentNumber>>,
+    /// The segments that commits have closed but not yet settled. A thread that locks both this and
+    /// `new_jumbos` or `unsynced` locks this first.
+    pub(crate) closed: Mutex<BTreeSet<SegmentNumber>>,
     /// The places of each jumbo after its first.
     parts: Mutex<HashMap<SegmentNumber, Vec<SegmentNumber>>>,
     kept_ends: KeptEnds,
@@ -111,6 +114,7 @@ impl Store {
             commits: CommitMarks::new(next),
             unsynced: Default::default(),
             new_jumbos: Mutex::default(),
+            closed: Mutex::default(),
             parts: Mutex::default(),
             kept_ends: KeptEnds::default(),
             durable_ends: Mutex::default(),
