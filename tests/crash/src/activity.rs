@@ -21,11 +21,28 @@ pub(crate) enum Work {
     Cool,
 }
 
-/// The statistics that show background work, from one query.
+/// The age of acknowledged writes that, as the server says, a crash may lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unsynced {
+    /// The monotonic clock's time in microseconds at which the server was asked.
+    asked: u64,
+    /// The age of the oldest of these writes at that time, or more.
+    pub(crate) age: Duration,
+}
+
+impl Unsynced {
+    /// Returns the monotonic clock's time in microseconds before which, as the server says,
+    /// everything acknowledged is durable.
+    pub(crate) fn synced_until(self) -> u64 {
+        self.asked.saturating_sub(self.age.as_micros() as u64)
+    }
+}
+
+/// The statistics that show background work and unsynced writes, from one query.
 #[derive(Debug, PartialEq, Eq)]
 struct Look {
     rows: Vec<(String, String)>,
-    synced_until: u64,
+    unsynced: Unsynced,
     moved: u64,
     evicted: u64,
     /// The number of partitions of each lane.
@@ -52,8 +69,11 @@ impl Look {
             partitions: of_lanes("_partitions").cloned().collect(),
             draining: of_lanes("_state").any(|(_, state)| state == "draining"),
             has_lower: of_lanes("_lower_used").any(|(_, used)| used != "0"),
-            // The row is rounded down to whole milliseconds.
-            synced_until: asked.saturating_sub((number("larder_unsynced_ms") + 1) * 1000),
+            unsynced: Unsynced {
+                asked,
+                // The server rounds the row down to whole milliseconds.
+                age: Duration::from_millis(number("larder_unsynced_ms") + 1),
+            },
             rows,
         })
     }
@@ -100,9 +120,7 @@ pub(crate) struct Watched {
     pub(crate) evicted: u64,
     /// All rows of the statistics.
     pub(crate) rows: Vec<(String, String)>,
-    /// The monotonic clock's time in microseconds before which, as the server says, everything
-    /// acknowledged is durable.
-    pub(crate) synced_until: u64,
+    pub(crate) unsynced: Unsynced,
 }
 
 /// Queries the statistics until the server does `work`, but for at most `patience`.
@@ -114,17 +132,16 @@ pub(crate) fn watch(server: &Server, work: Work, patience: Duration) -> io::Resu
         let now = Look::at(server)?;
         let activity = Activity::between(&before, &now);
         if activity.is_at(work) || begun.elapsed() >= patience {
-            let Look { evicted, rows, synced_until, .. } = now;
-            return Ok(Watched { activity, evicted, rows, synced_until });
+            let Look { evicted, rows, unsynced, .. } = now;
+            return Ok(Watched { activity, evicted, rows, unsynced });
         }
         before = now;
     }
 }
 
-/// Returns the monotonic clock's time in microseconds before which, as the server says, everything
-/// acknowledged is durable.
-pub(crate) fn synced_until(server: &Server) -> io::Result<u64> {
-    Ok(Look::at(server)?.synced_until)
+/// Returns the age of what the server calls unsynced.
+pub(crate) fn unsynced(server: &Server) -> io::Result<Unsynced> {
+    Ok(Look::at(server)?.unsynced)
 }
 
 /// Number of rounds whose end interrupted each kind of background work.

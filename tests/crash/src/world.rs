@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::activity::Interrupted;
+use crate::activity::{Interrupted, Unsynced, Watched};
 use crate::checker::{Checker, Totals};
 use crate::client::ClientPlan;
 use crate::clock;
@@ -19,8 +19,13 @@ use crate::server::{Durability, Server, ServerPlan, tail};
 
 /// In async mode, a crash may lose the writes of the last sync interval, and those of this time
 /// before the interval. On a busy computer, commits take longer to end, and clients take longer to
-/// read their answers.
+/// read their answers. If one of several devices stalls, a crash may also lose the writes of that
+/// device's last interval before the stall.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
+
+/// The longest time for which one of several devices stalls: two syncs of a slow device, and some
+/// time for a busy computer.
+const LONGEST_STALL: Duration = Duration::from_secs(3);
 
 /// With at most this much memory, in MiB, a server may answer requests with errors while it reads
 /// values of a megabyte, or while such values wait for a sync. The test counts these errors, but
@@ -92,9 +97,9 @@ pub(crate) struct World {
     /// The monotonic clock's time in microseconds at which the last server ended, and true if
     /// SIGTERM ended it.
     ended: Option<(u64, bool)>,
-    /// In rounds with several devices, the time before which everything acknowledged was durable, as
-    /// the server said just before its end. In microseconds of the monotonic clock.
-    pub(crate) synced_until: Option<u64>,
+    /// The age of unsynced writes just before the test ended the server. Set only in rounds with
+    /// several devices on the test's disk.
+    unsynced: Option<Unsynced>,
     /// True if each server ends only after a time without load in which all writes must have become
     /// durable.
     pub(crate) idle: bool,
@@ -133,7 +138,7 @@ impl World {
             devices,
             directory: directory.to_owned(),
             ended: None,
-            synced_until: None,
+            unsynced: None,
             idle: false,
             slowest_start: Duration::ZERO,
             interrupted: Interrupted::default(),
@@ -162,7 +167,7 @@ impl World {
             self.slowest_start = self.slowest_start.max(server.ready_after);
         }
         self.check(&server)?;
-        self.synced_until = None;
+        self.unsynced = None;
         Ok(server)
     }
 
@@ -181,19 +186,39 @@ impl World {
     fn cutoff(&self) -> u64 {
         match (self.plan.durability, self.ended) {
             (Durability::Async, Some((ended, false))) => {
-                let interval = self.plan.sync_interval.as_micros() as u64;
-                let slack = ASYNC_SLACK.as_micros() as u64;
                 // The server may lose the writes that it acknowledged in the last sync interval.
                 // This interval ends with the last acknowledgement, not with the server's end,
                 // because a server whose disk stalls acknowledges nothing. After a time without
                 // load, the interval ends with the server's end.
                 let last = if self.idle { ended } else { ended.min(self.checker.last_write) };
+                let due = last.saturating_sub(self.lag().as_micros() as u64);
                 // If one of several devices stalls, the others still acknowledge writes. Then the
                 // interval of the stalled device ended before `last`.
-                let synced = self.synced_until.unwrap_or(u64::MAX);
-                last.saturating_sub(interval + slack).min(synced)
+                let synced = self.unsynced.map_or(u64::MAX, Unsynced::synced_until);
+                due.min(synced.max(due.saturating_sub(LONGEST_STALL.as_micros() as u64)))
             }
             _ => u64::MAX,
+        }
+    }
+
+    /// Returns the longest time until an acknowledged write is durable on a device that does not
+    /// stall, in async mode.
+    fn lag(&self) -> Duration {
+        self.plan.sync_interval + ASYNC_SLACK
+    }
+
+    /// Returns true if a device breaks the promise of async mode, or stalls.
+    pub(crate) fn lags(&self, unsynced: Unsynced) -> bool {
+        self.plan.durability == Durability::Async && unsynced.age > self.lag()
+    }
+
+    /// Notes what the statistics showed just before the end of a server with several devices.
+    pub(crate) fn note(&mut self, watched: Watched) {
+        self.interrupted.note(&watched);
+        // On the file system of `--directory`, a slow sync delays no early writes.
+        self.unsynced = self.disk.is_some().then_some(watched.unsynced);
+        if let Some(devices) = &mut self.devices {
+            devices.leave(&watched.rows, &mut self.plan);
         }
     }
 

@@ -39,18 +39,15 @@ pub(crate) struct Faults {
     pub(crate) write_error: Option<i32>,
     /// Every sync fails with this error number.
     pub(crate) sync_error: Option<i32>,
-    /// The duration of every sync.
+    /// The duration of a sync; see also `slow_file`.
     pub(crate) sync_delay: Duration,
-    /// No sync ends until this is false again or [`HOLD`] has passed.
+    /// No sync of `held_file` ends until this is false again or [`HOLD`] has passed.
     pub(crate) hold_syncs: bool,
-    /// The number of a file whose syncs take [`SLOW`] times as long.
-    pub(crate) slow_file: Option<u64>,
+    /// The number of a file whose syncs take another time than `sync_delay`, and that time.
+    pub(crate) slow_file: Option<(u64, Duration)>,
     /// The number of the only file whose syncs are held; `None` for all files.
     pub(crate) held_file: Option<u64>,
 }
-
-/// Factor for the duration of a slow file's syncs.
-const SLOW: u32 = 3;
 
 impl Faults {
     /// Returns the time that a sync of `file` takes with these faults.
@@ -58,7 +55,10 @@ impl Faults {
         if self.hold_syncs && self.held_file.is_none_or(|held| held == file) {
             return HOLD;
         }
-        if self.slow_file == Some(file) { self.sync_delay * SLOW } else { self.sync_delay }
+        match self.slow_file {
+            Some((slow, delay)) if slow == file => delay,
+            _ => self.sync_delay,
+        }
     }
 }
 
@@ -111,6 +111,20 @@ struct State {
 }
 
 impl State {
+    /// Applies a sync to the file. Returns an error number if the sync fails.
+    fn end_sync(&mut self, file: u64, covered: Covered) -> Result<(), i32> {
+        self.counts.syncs += 1;
+        let error = self.faults.sync_error;
+        self.counts.failed += u64::from(error.is_some());
+        if let Some(image) = self.files.get_mut(&file) {
+            match error {
+                None => image.sync_completed(covered),
+                Some(_) => image.sync_failed(covered),
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
     fn change_name(&mut self, change: NameChange) {
         apply(&mut self.names, &change);
         self.name_changes.push(change);
@@ -175,16 +189,7 @@ impl Shared {
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.counts.syncs += 1;
-        let error = state.faults.sync_error;
-        state.counts.failed += u64::from(error.is_some());
-        if let Some(image) = state.files.get_mut(&file) {
-            match error {
-                None => image.sync_completed(covered),
-                Some(_) => image.sync_failed(covered),
-            }
-        }
-        error.map_or(Ok(()), Err)
+        state.end_sync(file, covered)
     }
 }
 

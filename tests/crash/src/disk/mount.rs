@@ -39,7 +39,12 @@ impl Mounted {
     }
 
     pub(super) fn unmount(self) -> io::Result<()> {
-        self.session.umount_and_join()
+        match self.session.umount_and_join() {
+            // The kernel ended the connection while it handed over a request that nobody waits for,
+            // such as the close of a file. The disk is unmounted.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
+            unmounted => unmounted,
+        }
     }
 }
 
@@ -275,25 +280,23 @@ impl Filesystem for Served {
     }
 
     fn fsync(&self, _: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let (covered, slow) = {
-            let mut state = self.shared.state();
-            let slow = !state.faults.sync_delay(number.0).is_zero() || state.power != Power::On;
-            match state.image(number) {
-                Ok(image) => (image.sync_begins(), slow),
-                Err(error) => return reply.error(error),
-            }
+        let mut state = self.shared.state();
+        let covered = match state.image(number) {
+            Ok(image) => image.sync_begins(),
+            Err(error) => return reply.error(error),
         };
-        let shared = Arc::clone(&self.shared);
-        let answer = move || match shared.sync(number.0, covered) {
+        let answer = |done: Result<(), i32>, reply: ReplyEmpty| match done {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(Errno::from_i32(error)),
         };
-        if slow {
-            // Another thread answers, so that this thread can answer reads and writes meanwhile.
-            thread::spawn(answer);
-        } else {
-            answer();
+        if state.power == Power::On && state.faults.sync_delay(number.0).is_zero() {
+            return answer(state.end_sync(number.0, covered), reply);
         }
+        drop(state);
+        // Another thread waits and answers, so that this thread can answer other requests
+        // meanwhile.
+        let shared = Arc::clone(&self.shared);
+        thread::spawn(move || answer(shared.sync(number.0, covered), reply));
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

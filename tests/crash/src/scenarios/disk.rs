@@ -11,7 +11,7 @@ use crate::disk::{Cut, Disk, Faults};
 use crate::rounds::LARGEST;
 use crate::server::{Server, Talk};
 use crate::workload::Sizes;
-use crate::world::{End, Failure, Load, World};
+use crate::world::{ASYNC_SLACK, End, Failure, Load, World};
 use larder_disk::Random;
 
 /// A request counts as withheld if it has no answer after this time.
@@ -238,47 +238,77 @@ pub(super) fn hung_disk(setup: &Setup) -> Result<(), Failure> {
     Ok(world.end(server, End::Terminate)?)
 }
 
+/// A set that was acknowledged, and the monotonic clock's times in microseconds.
+struct Acknowledged {
+    key: String,
+    sent: u64,
+    told: u64,
+}
+
 pub(super) fn hung_device(setup: &Setup) -> Result<(), Failure> {
     let mut world = setup.world()?;
     let path = world.plan.store.display().to_string();
     world.plan.devices = ["0", "1"].map(|name| format!("{path}/{name}:128MB")).to_vec();
     let server = world.start()?;
+    let mut talk = server.connect()?;
+    for number in 0..20 {
+        talk.expect(&format!("set early{number} 0 0 5\r\nvalue"), "STORED")?;
+    }
+    let interval = setup.plan.sync_interval.as_micros() as u64;
+    let slack = ASYNC_SLACK.as_micros() as u64;
+    thread::sleep(setup.plan.sync_interval + ASYNC_SLACK);
     let held_file = disk_of(&world)?.file("0");
     disk_of(&world)?.set_faults(Faults { hold_syncs: true, held_file, ..Faults::default() });
-    // Each set has its own connection, because a set that waits holds up its connection.
-    let begun = Instant::now();
-    let mut acknowledged = Vec::new();
-    let mut waiting = Vec::new();
+    let hung = clock::now();
+
+    // Each set has its own connection, because a set that waits delays the replies behind it.
+    let (mut acknowledged, mut waiting) = (Vec::new(), Vec::new());
     for number in 0.. {
-        let asked = begun.elapsed();
+        let (key, sent) = (format!("k{number}"), clock::now());
         let mut talk = server.connect()?;
-        talk.raw(format!("set k{number} 0 0 5\r\nvalue\r\n").as_bytes())?;
+        talk.raw(format!("set {key} 0 0 5\r\nvalue\r\n").as_bytes())?;
         if talk.answers_within(PROMPT_SET)? {
             answered(&mut talk, "a set", "STORED")?;
-            acknowledged.push((clock::now(), number));
+            acknowledged.push(Acknowledged { key, sent, told: clock::now() });
         } else {
             waiting.push(talk);
         }
-        if asked > setup.plan.sync_interval * 4 {
+        let last = acknowledged.last().map_or(hung, |one| one.told);
+        if !waiting.is_empty() && last > hung + 2 * interval && sent > hung + 2 * (interval + slack)
+        {
             break;
         }
+        if clock::now() > hung + HEALING.as_micros() as u64 / 2 {
+            let (served, waiting) = (acknowledged.len(), waiting.len());
+            let text =
+                format!("beside a hung device, {served} sets were served, {waiting} were not");
+            return Err(wrong(text));
+        }
     }
-    let synced_until = activity::synced_until(&server)?;
-    let late = clock::now() - setup.plan.sync_interval.as_micros() as u64 * 2;
-    let synced = |&&(told, _): &&(u64, u32)| told < synced_until;
-    let beside = |&&(told, _): &&(u64, u32)| told > late;
-    if waiting.is_empty() || !acknowledged.iter().any(|one| beside(&one)) {
-        return Err(wrong(format!(
-            "beside a hung device, {} sets were acknowledged and {} were not",
-            acknowledged.len(),
-            waiting.len()
-        )));
+    let mut silent = 0;
+    for talk in &mut waiting {
+        silent += u32::from(!talk.answers_within(Duration::from_millis(1))?);
     }
+    if silent == 0 {
+        return Err(wrong("a hung device has acknowledged all sets"));
+    }
+    let synced_until = activity::unsynced(&server)?.synced_until();
+    let ended = clock::now();
     world.end(server, End::PowerLoss(Cut::Nothing))?;
+
     let server = world.start()?;
     let mut talk = server.connect()?;
-    for (_, number) in acknowledged.iter().filter(synced) {
-        expect("acknowledged and synced", talk.get(&format!("k{number}"))?, Some("value"))?;
+    for number in 0..20 {
+        expect("stored before the hang", talk.get(&format!("early{number}"))?, Some("value"))?;
+    }
+    for Acknowledged { key, sent, told } in acknowledged {
+        // The hung device may lose what it acknowledged before it noticed the hang, and the other
+        // one what it acknowledged last.
+        let late = sent <= hung + interval + slack || told > ended - interval - slack;
+        let found = talk.get(&key)?;
+        if found.is_some() || !late || told < synced_until {
+            expect("acknowledged beside a hung device", found, Some("value"))?;
+        }
     }
     Ok(world.end(server, End::Terminate)?)
 }
