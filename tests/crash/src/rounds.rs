@@ -28,7 +28,7 @@ const AIMING: Duration = Duration::from_millis(200);
 
 /// The duration of a slow device's syncs. In async mode, it is longer than the sync interval, so
 /// the device stalls again and again.
-const SLOW_SYNC: Duration = Duration::from_millis(1200);
+const SLOW_SYNC: Duration = Duration::from_millis(500);
 /// The longest time for which a device that is not slow may lag behind the promise of async mode.
 const CATCHING_UP: Duration = Duration::from_secs(10);
 
@@ -177,18 +177,19 @@ impl Round {
         // of all keys. So its end may interrupt work that the recovery has left for later, and the
         // next start may have to repeat the recovery.
         let idle = random.chance(12);
-        let longest = random.pick(&[80, 400, 1200]);
         // An orderly stop makes many syncs, so it would take long with slow ones.
         let has_slow_device = random.chance(10)
             && world.devices.is_some()
             && world.disk.is_some()
             && end != End::Terminate;
+        // A device must be slow for long enough to stall.
+        let longest = if has_slow_device { 4000 } else { random.pick(&[80, 400, 1200]) };
         Round {
             memory_mib: random.pick(&[TIGHT_MIB, 64, 96]),
             load: (!idle).then_some(Load { processes, client }),
             time: Duration::from_millis(random.between(1, longest)),
             sync_delay: Duration::from_millis(match has_slow_device {
-                true => random.pick(&[0, 15, 400]),
+                true => random.pick(&[0, 15]),
                 false => random.pick(&[0, 0, 0, 3, 15, 40]),
             }),
             has_slow_device,
@@ -261,7 +262,7 @@ impl Round {
                     let text = format!("writes do not become durable: {:?}", watched.unsynced);
                     return Err(Failure::Io(std::io::Error::other(text)));
                 }
-                watched = activity::watch(&server, work, Duration::ZERO)?;
+                watched = activity::watch(&server, work, patience)?;
             }
             world.note(watched);
         }

@@ -165,11 +165,10 @@ impl Shared {
     }
 
     /// Waits for the duration of a sync, then applies the sync to the file. Returns an error number
-    /// if the sync fails.
-    fn sync(&self, file: u64, covered: Covered) -> Result<(), i32> {
+    /// if the sync fails. `killed` is [`State::killed`] at the beginning of the sync.
+    fn sync(&self, file: u64, covered: Covered, killed: u64) -> Result<(), i32> {
         let begun = Instant::now();
         let mut state = self.state();
-        let killed = state.killed;
         loop {
             if state.killed != killed {
                 return Err(libc::EIO);

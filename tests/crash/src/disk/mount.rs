@@ -292,11 +292,12 @@ impl Filesystem for Served {
         if state.power == Power::On && state.faults.sync_delay(number.0).is_zero() {
             return answer(state.end_sync(number.0, covered), reply);
         }
+        let killed = state.killed;
         drop(state);
         // Another thread waits and answers, so that this thread can answer other requests
         // meanwhile.
         let shared = Arc::clone(&self.shared);
-        thread::spawn(move || answer(shared.sync(number.0, covered), reply));
+        thread::spawn(move || answer(shared.sync(number.0, covered, killed), reply));
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
