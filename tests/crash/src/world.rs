@@ -23,8 +23,8 @@ use crate::server::{Durability, Server, ServerPlan, tail};
 /// device's last interval before the stall.
 pub(crate) const ASYNC_SLACK: Duration = Duration::from_millis(500);
 
-/// With a slow device, a crash may lose the writes of this time: those of two commits, each of which
-/// may wait for another sync first, and some time for a busy computer.
+/// With a slow device, a crash may lose the writes of this time: those of two commits, each of
+/// which may wait for another sync first, and some time for a busy computer.
 const LONGEST_STALL: Duration = Duration::from_millis(2600);
 
 /// With at most this much memory, in MiB, a server may answer requests with errors while it reads
