@@ -290,8 +290,9 @@ fn a_drain_that_is_cancelled_in_time_does_not_happen() {
     assert!(is_draining(&machine.engine, "b"));
 }
 
-/// A device hangs while it records a drain, so a `store keep` can no longer cancel the drain. The
-/// engine must carry out the keep when the drain has been recorded.
+/// Once the mover records a drain, a `store keep` can no longer cancel the drain. The engine must
+/// carry out the keep when the drain has been recorded. Here, a sync that hangs keeps the mover
+/// recording until the keep has arrived.
 #[test]
 fn a_keep_follows_a_drain_that_has_begun() {
     let machine = Machine::start(names(&["a", "b"]), Durability::Sync);

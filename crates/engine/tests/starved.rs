@@ -16,9 +16,9 @@ fn options() -> Options {
     Options { memory: MEMORY, max_item_size: 7 << 20, ..Options::default() }
 }
 
-/// The cleaner found nothing to evict, because all memory held values being received. Since then,
-/// items have replaced most of these values, but the cleaner has not run. A call that finds no
-/// space now must wait, not be refused.
+/// The cleaner found nothing to evict, because values that were still arriving took all the memory.
+/// Since then, most of these values are gone, and items that can be evicted use their memory. The
+/// cleaner has not run again. A call that finds no space now must wait. It must not be refused.
 #[test]
 fn an_outdated_cleaner_finding_refuses_nothing() {
     let engine = Engine::open_without_threads(options()).unwrap();

@@ -88,8 +88,9 @@ fn stat(client: &mut TcpStream, name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// Checks the limit of concurrent dumps. A dump counts until its client disconnects, even if the
-/// client reads only the first line. At the limit, the server must refuse further dumps.
+/// Checks the limit of concurrent dumps: at the limit, the server must refuse further dumps. A dump
+/// counts until the server has sent all of it, or until its client disconnects. Each client here
+/// reads only the first line, so its dump does not end.
 fn assert_few_at_once(server: &Server) {
     let begin = || {
         let mut client = connect(&server.address);

@@ -233,9 +233,9 @@ impl Log {
         self.frames.available(&self.budget)
     }
 
-    /// Returns true if a writer could take a frame now. A frame must leave free the memory that
-    /// another thread [waits for](Budget::want), except in a log without a store that evicts
-    /// nothing.
+    /// Returns true if a writer could take a frame now. The writer must leave the cleaner's
+    /// reserve, and the memory that another thread [waits for](Budget::want). Without a store and
+    /// without eviction, the writer may take the memory that another thread waits for.
     pub fn has_frame_for_writers(&self) -> bool {
         self.frames.has_one_for_writers(&self.budget)
     }

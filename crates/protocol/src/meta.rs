@@ -50,8 +50,8 @@ const TOKENS_MAX: usize = 23;
 
 impl<'a> Meta<'a> {
     /// Splits a command line into pieces. The first `skip` tokens, including verb and key, are not
-    /// flags. Returns `None` if there is no key, or if a flag does not begin with a letter or a
-    /// digit.
+    /// flags. Returns `None` if there is no key, or if one of the first [`TOKENS_MAX`] tokens is a
+    /// malformed flag. As in memcached, a flag begins with a digit or a character from `A` to `z`.
     pub(crate) fn parse(verb: Verb, line: &'a [u8], skip: usize) -> Option<Self> {
         let mut tokens = Tokens::new(line);
         tokens.next();

@@ -207,7 +207,9 @@ impl World {
         self.plan.sync_interval + ASYNC_SLACK
     }
 
-    /// Returns true if a device of the test's disk breaks the promise of async mode, or stalls.
+    /// Returns true if an acknowledged write may have stayed unsynced for longer than
+    /// [`World::lag`], so a device is slow or stalls. False without the test's disk, and in other
+    /// modes than async.
     pub(crate) fn lags(&self, unsynced: Unsynced) -> bool {
         self.disk.is_some()
             && self.plan.durability == Durability::Async

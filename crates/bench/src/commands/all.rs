@@ -41,7 +41,8 @@ pub struct Arguments {
     /// Minutes to measure each point of a chart; the default depends on --scale
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
-    /// Number of rounds; each measures every system once; the default depends on --scale
+    /// Number of rounds; each measures every system once; the default depends on --scale. The
+    /// experiments cost, restart, limits and hitratio always have one round
     #[arg(long)]
     rounds: Option<usize>,
     /// Run only these experiments; separate names by commas

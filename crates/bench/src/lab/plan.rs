@@ -38,8 +38,8 @@ const LOAD_THREADS: usize = 8;
 pub(crate) struct Plan {
     /// Number of rounds of most experiments. In each round, each system has one turn.
     pub(crate) rounds: usize,
-    /// Number of rounds of experiments whose rounds take long, for example because they store much
-    /// data before they measure.
+    /// Number of rounds of slow experiments. A round of such an experiment takes a long time, for
+    /// example because the lab stores much data before it measures.
     pub(crate) long_rounds: usize,
     /// Measured time per point.
     pub(crate) time: Duration,
@@ -273,8 +273,8 @@ impl Plan {
         Plan { time: Duration::from_secs_f64(minutes * 60.0), ..self }
     }
 
-    /// Returns the numbers of threads of servers and generator, as a line of an experiment's
-    /// conditions.
+    /// Returns a line that says how many threads the servers and the generator have. The report
+    /// shows it among the conditions of an experiment.
     pub(crate) fn threads(&self) -> String {
         format!(
             "server threads, where a server has such a setting: {}; generator threads: {}",

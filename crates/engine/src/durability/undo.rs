@@ -12,16 +12,15 @@ impl Lane {
     pub(super) fn undo(&self, changes: Vec<Change>) {
         let mut newest_first: Vec<(u64, Change)> = Vec::with_capacity(changes.len());
         for change in changes {
-            // SAFETY: a record that no settled commit covers has its frame. Only the committer
-            // settles or gives up commits, and this is the committer.
+            // SAFETY: no settled commit covers this record, so its segment still has its frame.
+            // Only the committer settles commits, and this thread is the committer.
             if let Some(record) = unsafe { self.log.record(change.address) } {
                 newest_first.push((record.seq(), change));
             }
         }
         newest_first.sort_unstable_by_key(|&(seq, _)| std::cmp::Reverse(seq));
         for (_, change) in newest_first {
-            // SAFETY: the record still has its frame, because only this thread settles or gives up
-            // commits.
+            // SAFETY: the segment still has its frame, because only this thread settles commits.
             let Some(record) = (unsafe { self.log.record(change.address) }) else { continue };
             let key = Key::new(record.key(), self.options.hash_seed);
             let guard = self.index.lock(&key);

@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Starts a turn of the thread's loop and sets the time, in nanoseconds since the Unix epoch.
-    /// The caller must not use items of earlier turns any more.
+    /// The caller must not use items that calls returned in earlier turns.
     #[inline]
     pub fn tick_at(&mut self, nanos: u64) {
         let before = self.now();

@@ -32,8 +32,8 @@ pub(crate) struct LaneStore {
     pub(crate) common: StoreOptions,
     /// The superblock that was found on the device; `None` if the device has no store yet.
     pub(crate) found: Option<Superblock>,
-    /// The engine's time at this start, in nanoseconds since the Unix epoch. It continues the time
-    /// before the last stop.
+    /// The engine's time at this start, in nanoseconds since the Unix epoch: see
+    /// [`of_store`](larder_log::format::MachineTime::of_store).
     pub(crate) opened_at: u64,
     /// The segment size of a new store, in bytes. Not used if the device has a store.
     pub(crate) segment_size: usize,

@@ -62,7 +62,7 @@ pub(crate) struct LaneSession {
     pub(crate) fetched: Fetched,
     snapshots: Snapshots,
     group: Group,
-    /// `tick` invalidates what calls return, so only one thread may use a session at a time.
+    /// Keeps the session from being `Sync`: calls change the session's state through `&self`.
     _not_sync: PhantomData<Cell<()>>,
 }
 
@@ -109,7 +109,7 @@ impl LaneSession {
     }
 
     /// Starts a turn of the thread's loop and sets the time, in nanoseconds since the Unix epoch.
-    /// Items of earlier turns are no longer valid.
+    /// The caller must not use items that calls returned in earlier turns.
     #[inline]
     pub(crate) fn tick_at(&mut self, nanos: u64) {
         let mut told = false;

@@ -281,9 +281,10 @@ impl Newest {
         }
     }
 
-    /// Leaves the last shards of `seen`, the range of this pass, to a later pass: those that will
-    /// not fit if the rest of the log resembles the part already read. Does nothing if another
-    /// thread has already shortened the range.
+    /// Shortens the range of this pass, because the table has reached its limit. Keeps the first
+    /// shards that should fit if the rest of the log resembles the part already read. Discards the
+    /// entries of the other shards: a later pass reads them again. `seen` is the range that the
+    /// caller saw. If another thread has shortened the range since then, this call does nothing.
     fn narrow(&self, seen: &Range<usize>) {
         let _one_at_a_time = lock(&self.narrowing);
         if self.part() == *seen {

@@ -34,7 +34,8 @@ pub struct Recovered {
     /// Bytes of commits that were incomplete when the server died. In sync mode, no write of such a
     /// commit was acknowledged.
     pub dropped_bytes: u64,
-    /// Runs of damaged bytes. A run may have held any number of records, or none.
+    /// Runs of damaged bytes that no earlier start accepted. A run may have held any number of
+    /// records, or none.
     pub damaged_records: u64,
     /// Runs of damaged bytes that an earlier start reported and accepted.
     pub accepted_records: u64,

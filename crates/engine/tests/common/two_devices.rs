@@ -163,8 +163,9 @@ impl World {
         panic!("a call waits for ever: {:?}", self.engine.stats());
     }
 
-    /// Sets a key. Returns `None` if the engine refuses the set. If a commit is returned, the value
-    /// becomes durable with it.
+    /// Sets a key. Returns `None` if the engine refuses the set, or if a commit fails while the set
+    /// waits for space. Returns `Some(Some(commit))` if the reply waits for `commit`, and
+    /// `Some(None)` if it waits for nothing.
     fn set(&mut self, n: u32, value: &str) -> Option<Option<CommitPoint>> {
         let name = format!("key{n}");
         let set = |session: &Session| {

@@ -323,8 +323,8 @@ fn sizes() {
     }
 }
 
-/// Returns the functions of a formatted source with their lengths in lines: from `fn` to the
-/// closing brace in the same column.
+/// Returns the name and the length in lines of each function in the text of a formatted source
+/// file. A function ends at the first closing brace that has the indentation of the line with `fn`.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();

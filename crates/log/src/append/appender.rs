@@ -428,8 +428,9 @@ mod tests {
         }
     }
 
-    /// Chunks end with commits, and threads get no chunks while commits follow each other closely.
-    /// So commits of few records must waste nothing, and commits of many records at most 4 %.
+    /// A commit ends the chunks of its records, and the rest of each chunk is wasted. A thread gets
+    /// a chunk only if it has appended enough since the last commit. So commits of few records must
+    /// waste nothing, and commits of many records at most 4 %.
     #[test]
     fn with_a_store_commits_waste_little() {
         for (records_per_commit, most_percent) in [(100, 0), (10_000, 4)] {

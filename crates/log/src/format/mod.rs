@@ -47,6 +47,6 @@ pub const BLOCK: usize = 4096;
 /// Number of streams in a store.
 pub const STREAMS: usize = 2;
 
-// Records are written to a device as they are in RAM, so the host must have the format's byte
-// order.
+// The bytes of a record on a device are the same as in RAM, so the host must be little-endian, as
+// the format is. A store can be larger than 4 GiB, so `usize` must have 64 bits.
 const _: () = assert!(cfg!(target_endian = "little") && size_of::<usize>() == 8);

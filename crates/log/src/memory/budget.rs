@@ -108,9 +108,9 @@ impl Budget {
         limit - limit / LEAST_SHARE
     }
 
-    /// For simulations: refuses one later request for memory, even if there is room. Requests count
-    /// from 1 after this call, and the `nth` is refused; with 0, none is. Only requests whose
-    /// callers can go on without the memory count: see [`Budget::grants`].
+    /// For simulations: refuses the `nth` request for memory after this call, even if there is
+    /// room. 0 refuses no request. Counts only the requests that call [`Budget::grants`]: their
+    /// callers can continue without the memory.
     pub fn refuse(&self, nth: u64) {
         self.requests.store(0, Relaxed);
         self.refused.store(nth, Relaxed);

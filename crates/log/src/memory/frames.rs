@@ -158,9 +158,9 @@ impl Frames {
         self.in_reach(&self.lock(), budget.room()).saturating_sub(CLEANER_RESERVE)
     }
 
-    /// Returns true if a writer could take a frame now. A frame must leave free the memory that
-    /// another thread [waits for](Budget::want), except in a log without a store that evicts
-    /// nothing.
+    /// Returns true if a writer could take a frame now. The writer must leave the cleaner's
+    /// reserve, and the memory that another thread [waits for](Budget::want). Without a store and
+    /// without eviction, the writer may take the memory that another thread waits for.
     pub(crate) fn has_one_for_writers(&self, budget: &Budget) -> bool {
         self.in_reach(&self.lock(), budget.room_for_frames()) > CLEANER_RESERVE
     }

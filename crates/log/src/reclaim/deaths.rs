@@ -38,8 +38,9 @@ pub(crate) struct WaitingEnds {
     closed: u64,
 }
 
-/// Returns true if segment `number` blocks freeing `ending`. The caller has checked that `number`
-/// has unmarked deaths up to the last commit of `ending`.
+/// Returns true if segment `number` blocks the segment `ending` from being freed. The caller has
+/// checked that the commit noted for `number` is not later than the last commit of `ending`. This
+/// function checks that `number` was not opened after `ending` was closed.
 fn blocks(store: &Store, number: SegmentNumber, ending: &WaitingEnds) -> bool {
     let opened = store.entry(number).deaths.opened.load(Ordering::Acquire);
     number != ending.number && opened <= ending.closed

@@ -79,9 +79,9 @@ enum Received {
     All,
     /// More input is needed.
     Part,
-    /// The value waits for a place, or for memory that is being reclaimed.
+    /// The value waits to be admitted (see `arrivals.rs`), or for memory that is being reclaimed.
     Wait,
-    /// The value gets no memory, or has lost its place. The request must be refused.
+    /// The value gets no memory, or is no longer admitted. The request must be refused.
     NoMemory,
 }
 

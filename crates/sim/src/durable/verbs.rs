@@ -187,8 +187,8 @@ impl DurableWorld {
         let Counted::Value { value, cas, created, .. } = counted else {
             return Err(format!("a count was answered {counted:?}"));
         };
-        // While the increment waited, a failed commit may have undone the state that was read
-        // above. So the state is read from the model again.
+        // While the increment waited, a commit may have failed, and the engine may have undone its
+        // changes to this key. So only the model's current state gives the expected value.
         let before = self.model.current(&key, self.now);
         let before = before.filter(|_| !(created && self.evicts()));
         let expected = match &before {

@@ -34,7 +34,8 @@ const BATCH: usize = 50;
 const CONNECTIONS: usize = 8;
 /// The largest number of limits to try for one system and trace.
 const ATTEMPTS: usize = 4;
-/// The largest difference from Larder's resident memory that counts as equal, as a fraction.
+/// A system's resident memory counts as equal to Larder's if the two differ by at most this
+/// fraction of Larder's.
 const TOLERANCE: f64 = 0.03;
 /// The system whose resident memory the other systems must match.
 const REFERENCE: &str = "larder";

@@ -24,8 +24,8 @@ impl Snapshots {
     #[cold]
     pub(super) fn take<'a>(&'a self, record: &Record<'_>) -> Record<'a> {
         let at = self.reserve(record.size());
-        // SAFETY: the bytes at `at` are unused and as many as the record has. Nothing changes the
-        // record while its stripe is locked.
+        // SAFETY: at least `record.size()` unused bytes begin at `at`. The caller holds the
+        // stripe's lock, so no other thread changes the record during the copy.
         unsafe {
             at.copy_from_nonoverlapping(record.pointer(), record.size());
             self.record(at)
@@ -36,7 +36,7 @@ impl Snapshots {
     pub(super) fn make<'a>(&'a self, fields: &Fields, key: &[u8], value: &[u8]) -> Record<'a> {
         let layout = Layout::of(fields, key.len(), value.len());
         let at = self.reserve(layout.size());
-        // SAFETY: the bytes at `at` are unused and as many as the layout says.
+        // SAFETY: at least `layout.size()` unused bytes begin at `at`.
         unsafe {
             write_head(at, &layout, fields, key);
             at.add(layout.value_offset()).copy_from_nonoverlapping(value.as_ptr(), value.len());
