@@ -16,226 +16,35 @@ pub(crate) mod arrivals;
 mod batch;
 mod body;
 mod gates;
+mod receive;
+mod scratch;
 mod slow;
+mod state;
 #[cfg(test)]
 mod tests;
 mod value_buffers;
 mod withheld;
+mod worker;
 
 use crate::clients::{ClientProtocol, Registered, Unfinished};
-use crate::clock::random_seed;
 use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
-use crate::command::{
-    CommandCounters, Dump, Execution, LongValue, Sent, ServerContext, Unready, refusal_line,
-};
-use crate::keys::{KeySampler, SampledRequest};
-use crate::latency::Timer;
-use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
-use crate::policies::PolicyReader;
-use crate::waits::{Wait, Waits};
+use crate::command::{Sent, Unready, refusal_line};
+use crate::keys::SampledRequest;
+use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use crate::waits::Waits;
 use arrivals::CHECK_INTERVAL;
-use batch::{KeyBatch, Scratch};
-use body::Body;
-use gates::{Gates, Repair};
-use larder_engine::{Engine, Reads, Session};
+use gates::Repair;
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
+use scratch::KeyBatch;
 use slow::First;
-use std::sync::Arc;
+pub use state::Connection;
+use state::{State, Step};
 use std::time::{Duration, Instant};
-
-/// The state of one client connection in the service.
-#[derive(Debug)]
-pub struct Connection {
-    id: ConnectionId,
-    /// The facts about this connection that statistics and the admin page show.
-    registered: Arc<Registered>,
-    protocol: Protocol,
-    /// Bytes of the buffers that the event loop keeps for this connection.
-    buffers: u32,
-    /// All reasons for which the next request to be executed has waited so far. Valid only if
-    /// `waits_since` is not 0.
-    waited_for: Waits,
-    /// The rest of a long value that is being sent. It is sent before any other output.
-    value: Option<Box<LongValue>>,
-    state: State,
-    /// The queue of withheld replies; `None` if no reply is withheld.
-    gates: Option<Box<Gates>>,
-    /// Reads of records that are not in memory. The connection continues when these records have
-    /// arrived.
-    reads: Option<Reads>,
-    /// The server's time at which the next request to be executed began to wait, in nanoseconds. It
-    /// is 0 if no request waits.
-    waits_since: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
-    /// The client has sent nothing yet, so its protocol is unknown.
-    Undecided,
-    Text,
-    Binary,
-}
-
-impl Connection {
-    /// Returns true if the connection withholds replies that wait for commits.
-    pub(crate) fn withholds(&self) -> bool {
-        self.gates.is_some()
-    }
-
-    /// Returns all reasons for which the next request to be executed has waited so far.
-    #[inline]
-    fn waits(&self) -> Waits {
-        if self.waits_since == 0 { Waits::NONE } else { self.waited_for }
-    }
-
-    /// Notes that the next request to be executed has waited since `since_ns`, and that it now
-    /// waits for `reason`.
-    #[cold]
-    fn park(&mut self, since_ns: u64, reason: Wait) {
-        self.waited_for = self.waits().with(reason);
-        self.waits_since = since_ns;
-        self.registered.set_waits(Waits::NONE.with(reason));
-    }
-
-    /// Returns the work that the connection has begun but not finished.
-    #[inline]
-    fn unfinished(&self) -> Unfinished {
-        match &self.state {
-            _ if self.value.is_some() => Unfinished::Reply,
-            State::Ready => Unfinished::Nothing,
-            State::Keys(_) | State::Swallow(_) | State::SkipLine | State::Body(_) => {
-                Unfinished::Request
-            }
-            State::Dump(_) => Unfinished::Reply,
-        }
-    }
-
-    /// Publishes the connection's unfinished work and the memory that this work takes, for
-    /// statistics and the admin page.
-    #[cold]
-    fn show_unfinished(&self) {
-        self.registered.set_unfinished(self.unfinished());
-        self.show_kept();
-    }
-
-    /// Publishes the number of bytes that are kept for the connection: its buffers, and the part of
-    /// a value that has arrived.
-    fn show_kept(&self) {
-        let arrived = if let State::Body(body) = &self.state { body.filled() } else { 0 };
-        self.registered.set_kept((self.buffers as usize).saturating_add(arrived));
-    }
-
-    /// Notes that the next request to be executed no longer waits.
-    #[cold]
-    fn unpark(&mut self) {
-        self.waits_since = 0;
-        self.registered.set_waits(Waits::NONE);
-    }
-}
-
-/// The work that the connection has begun but not finished.
-#[derive(Debug)]
-enum State {
-    /// No work is unfinished. The next input begins a request.
-    Ready,
-    /// A retrieval is answered in part. Its remaining keys are in the input.
-    Keys(Get),
-    /// A storage request was refused, and its value is discarded as it arrives. Holds the number of
-    /// bytes still to discard.
-    Swallow(usize),
-    /// A line was refused. The input up to the end of the line is discarded.
-    SkipLine,
-    /// A long value that is being received.
-    Body(Box<Body>),
-    /// A dump that is being sent.
-    Dump(Box<Dump>),
-}
-
-/// Buffers of connections count against the engine's memory limit.
-impl Budget for Engine {
-    fn charge(&self, bytes: usize) {
-        self.charge_buffers(bytes);
-    }
-
-    fn release(&self, bytes: usize) {
-        self.release_buffers(bytes);
-    }
-
-    fn held(&self) -> (u64, u64) {
-        self.buffers_held()
-    }
-}
-
-/// How the connection continues after one part of its work.
-enum Step {
-    /// Continue with the next part of the work.
-    Next,
-    /// Stop, and return this [`Flow`] to the event loop.
-    Stop(Flow),
-}
-
-/// The state that the connections of one worker share.
-pub struct Worker {
-    session: Session,
-    context: Arc<ServerContext>,
-    counters: Arc<CommandCounters>,
-    timer: Timer,
-    sampler: KeySampler,
-    policies: PolicyReader,
-    clock: Box<dyn Fn() -> u64 + Send>,
-    text: Scratch<Text>,
-    binary: Scratch<Binary>,
-    /// Time of the last check for values that arrive too slowly.
-    last_check: Instant,
-}
+pub use worker::Worker;
 
 impl Worker {
-    /// Creates a worker that uses `session`. `clock` returns the time in nanoseconds since the Unix
-    /// epoch. The worker reads this clock once per turn. To time commands, it also reads the clock
-    /// after each call of the service that answers commands.
-    pub fn new(
-        context: Arc<ServerContext>,
-        mut session: Session,
-        clock: Box<dyn Fn() -> u64 + Send>,
-    ) -> Self {
-        session.tick_at(clock());
-        let (counters, timer) = (context.register(), context.latencies.timer());
-        let sampler = KeySampler::new(Arc::clone(&context.hot_keys), random_seed());
-        let policies = context.policies().reader();
-        let (text, binary) = (Scratch::default(), Scratch::default());
-        let last_check = Instant::now();
-        Worker {
-            session,
-            context,
-            counters,
-            timer,
-            sampler,
-            policies,
-            clock,
-            text,
-            binary,
-            last_check,
-        }
-    }
-
-    /// Returns the worker's session, for engine calls that belong to no connection.
-    pub(crate) fn session(&mut self) -> &mut Session {
-        &mut self.session
-    }
-
-    fn execution<'e, 'o>(&'e self, output: &'e mut OutputBuffer<'o>) -> Execution<'e, 'o> {
-        Execution {
-            session: &self.session,
-            context: &self.context,
-            counters: &self.counters,
-            policies: &self.policies,
-            output,
-            points: None,
-        }
-    }
-
     /// Continues the work that the connection has begun.
     fn resume(
         &mut self,
@@ -290,8 +99,8 @@ impl Worker {
                 }
             },
             State::Body(_) => match connection.protocol {
-                Protocol::Binary => self.body::<Binary>(connection, input, output),
-                Protocol::Undecided | Protocol::Text => {
+                ClientProtocol::Binary => self.body::<Binary>(connection, input, output),
+                ClientProtocol::Nothing | ClientProtocol::Text => {
                     self.body::<Text>(connection, input, output)
                 }
             },
@@ -433,7 +242,7 @@ impl Service for Worker {
             id,
             registered: self.context.registry.add(id, entry),
             waited_for: Waits::NONE,
-            protocol: Protocol::Undecided,
+            protocol: ClientProtocol::Nothing,
             buffers: 0,
             value: None,
             state: State::Ready,
@@ -562,16 +371,15 @@ impl Worker {
                 continue;
             }
             let step = match connection.protocol {
-                Protocol::Text => self.batch::<Text>(connection, input, output),
-                Protocol::Binary => self.batch::<Binary>(connection, input, output),
-                Protocol::Undecided => {
-                    let (protocol, spoken) = match input.bytes() {
+                ClientProtocol::Text => self.batch::<Text>(connection, input, output),
+                ClientProtocol::Binary => self.batch::<Binary>(connection, input, output),
+                ClientProtocol::Nothing => {
+                    connection.protocol = match input.bytes() {
                         [] => return Flow::Read,
-                        [BINARY_MAGIC, ..] => (Protocol::Binary, ClientProtocol::Binary),
-                        _ => (Protocol::Text, ClientProtocol::Text),
+                        [BINARY_MAGIC, ..] => ClientProtocol::Binary,
+                        _ => ClientProtocol::Text,
                     };
-                    connection.protocol = protocol;
-                    connection.registered.set_protocol(spoken);
+                    connection.registered.set_protocol(connection.protocol);
                     Step::Next
                 }
             };

@@ -2,7 +2,7 @@
 //!
 //! A file uses another file if its text names something of that file through `crate::`, `super::`
 //! or the name of a child module. If a file only re-exports a name, the name belongs to the file
-//! that defines it.
+//! that defines it. A call of a method names no path, so circles of such calls are not found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -154,6 +154,8 @@ fn named_paths(path: &[String], module: &Module, modules: &Modules) -> Vec<Vec<S
         for (at, _) in text.match_indices(&prefix) {
             let before = &text[..at];
             let inside = before.ends_with(|c: char| c.is_alphanumeric() || "_:$".contains(c));
+            // The path of a visibility, as in `pub(in crate::a)`, uses nothing.
+            let inside = inside || before.ends_with("(in ");
             let statement = before.rsplit([';', '}']).next().unwrap_or(before);
             let exported = statement.contains("pub") && statement.contains(" use ");
             if inside || exported {
@@ -232,6 +234,7 @@ fn a_circle_is_found_through_reexports_children_and_parents() {
         ("lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\npub use a::A;"),
         ("a/mod.rs", "mod part;\npub(crate) use part::Part;\nuse crate::b;\npub struct A;"),
         ("a/part.rs", "use crate::c::{self, Text};\n/// Not a use: `crate::d`.\nstruct Part;"),
+        ("e.rs", "pub(in crate::a) struct E;"),
         ("b.rs", "fn f() { let part = crate::a::Part; }"),
         ("c.rs", "fn f() { super::b::f(\"crate::d\") }"),
         ("d.rs", "use crate::{A, b::f};"),
@@ -239,5 +242,6 @@ fn a_circle_is_found_through_reexports_children_and_parents() {
     let sources = sources.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
     assert_eq!(circles(&sources), [["a/part.rs", "b.rs", "c.rs"]]);
     assert_eq!(edges(&sources)["d.rs"], ["a/mod.rs", "b.rs"].map(str::to_owned).into());
+    assert_eq!(edges(&sources)["e.rs"], BTreeSet::new());
     assert_eq!(edges(&sources)["a/mod.rs"], ["b.rs".to_owned()].into());
 }

@@ -59,7 +59,7 @@ fn texts() -> Vec<(String, String)> {
 }
 
 /// Returns the Rust sources of shipped builds. Leaves out test files, and in all other files the
-/// inline tests at the end.
+/// test modules.
 fn shipped_sources() -> Vec<(String, String)> {
     let is_test = |name: &str| {
         name.ends_with("/tests.rs") || name.contains("/tests/") || name.contains("/benches/")
@@ -67,11 +67,30 @@ fn shipped_sources() -> Vec<(String, String)> {
     texts()
         .into_iter()
         .filter(|(name, _)| name.starts_with("crates/") && name.ends_with(".rs") && !is_test(name))
-        .map(|(name, text)| {
-            let end = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-            (name, text[..end].to_owned())
-        })
+        .map(|(name, text)| (name, without_modules(&text, "#[cfg(test)]")))
         .collect()
+}
+
+/// Removes the modules that have `attribute`. A module with a body is the last one of its file.
+fn without_modules(text: &str, attribute: &str) -> String {
+    let head = format!("\n{attribute}\nmod ");
+    let mut parts = text.split(&head);
+    let mut kept = parts.next().unwrap_or(text).to_owned();
+    for part in parts {
+        let (declared, rest) = part.split_once('\n').unwrap_or((part, ""));
+        if !declared.ends_with(';') {
+            break;
+        }
+        kept.push('\n');
+        kept.push_str(rest);
+    }
+    kept
+}
+
+#[test]
+fn only_test_modules_are_left_out() {
+    let text = "use a::B;\n#[cfg(test)]\nmod tests;\nuse c::D;\n\n#[cfg(test)]\nmod more {\n}\n";
+    assert_eq!(without_modules(text, "#[cfg(test)]"), "use a::B;\nuse c::D;\n");
 }
 
 /// Returns the Rust sources of a crate as they are built without tests and without loom. The keys
@@ -82,8 +101,8 @@ fn built_sources(name: &str) -> BTreeMap<String, String> {
         .into_iter()
         .filter(|(name, _)| !name.ends_with("loom_tests.rs"))
         .filter_map(|(name, text)| {
-            let end = text.find("#[cfg(all(test, not(loom)))]\nmod ").unwrap_or(text.len());
-            Some((name.strip_prefix(&root)?.to_owned(), text[..end].to_owned()))
+            let text = without_modules(&text, "#[cfg(all(test, not(loom)))]");
+            Some((name.strip_prefix(&root)?.to_owned(), without_modules(&text, "#[cfg(loom)]")))
         })
         .collect()
 }

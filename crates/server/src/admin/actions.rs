@@ -20,10 +20,11 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::action_session::{Done, Task, TaskError};
+use super::authorization::Authorized;
 use super::escape::{escape, unescape};
+use super::headers::HARDENED;
+use super::state::AdminState;
 use super::state::Serving;
-use super::token::Authorized;
-use super::{AdminState, HARDENED};
 use crate::command::Dialect;
 use crate::command::text::Text;
 use crate::net::Peer;

@@ -8,7 +8,8 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::{AdminState, HARDENED};
+use super::headers::HARDENED;
+use super::state::AdminState;
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug)]

@@ -8,13 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::state::Serving;
-use super::{AdminState, HARDENED};
 use crate::clients::{ClientProtocol, Registered, Unfinished, address_of};
 use crate::net::{ConnectionId, Peer};
 use crate::server::Running;
@@ -47,7 +42,7 @@ pub(super) struct ClientList(Mutex<Option<LastAnswer>>);
 
 impl ClientList {
     /// Returns the last answer if it is younger than [`FRESH`], or else a new one.
-    fn answer(&self, running: &Running) -> Arc<str> {
+    pub(super) fn answer(&self, running: &Running) -> Arc<str> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = Instant::now();
         if let Some(last) = &*last
@@ -69,16 +64,6 @@ impl ClientList {
             *last = None;
         }
     }
-}
-
-/// Returns the connections and the last slow commands.
-pub(super) async fn clients(
-    Serving(running): Serving,
-    State(state): State<Arc<AdminState>>,
-) -> Response {
-    let json = state.clients.answer(&running);
-    let kind = [(header::CONTENT_TYPE, "application/json")];
-    (HARDENED, kind, json.to_string()).into_response()
 }
 
 /// The traffic of a connection since it opened.

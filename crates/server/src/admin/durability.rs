@@ -9,9 +9,10 @@ use larder_disk::Histogram;
 use larder_engine::LaneState;
 use serde::Serialize;
 
+use super::headers::HARDENED;
 use super::recent::{MeasuredLane, MeasuredStore};
+use super::state::AdminState;
 use super::state::Serving;
-use super::{AdminState, HARDENED};
 
 /// Returns the histograms of waits, commits and syncs.
 pub(super) async fn show(

@@ -4,9 +4,9 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-use super::HARDENED;
+use super::authorization::Trusted;
+use super::headers::HARDENED;
 use super::state::Serving;
-use super::token::Trusted;
 use crate::keys::report;
 
 pub(super) async fn show(_: Trusted, Serving(running): Serving) -> Response {

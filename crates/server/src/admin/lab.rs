@@ -35,7 +35,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, spawn_blocking};
 
-use super::{AdminState, HARDENED};
+use super::headers::HARDENED;
+use super::state::AdminState;
 
 /// The name of the report in the directory that `larder bench all` writes.
 const NAME: &str = "report.html";

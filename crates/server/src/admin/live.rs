@@ -14,9 +14,10 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::events::EventFinder;
+use super::headers::HARDENED;
 use super::history::History;
 use super::series::{Moment, SERIES, Span, Values};
-use super::{AdminState, HARDENED};
+use super::state::AdminState;
 use crate::condition::Condition;
 use crate::server::Running;
 

@@ -14,12 +14,14 @@
 mod action_session;
 mod actions;
 mod assets;
+mod authorization;
 mod clients;
 mod connection_limit;
 mod device_times;
 mod durability;
 pub(crate) mod escape;
 mod events;
+mod headers;
 mod health;
 mod history;
 pub(crate) mod host;
@@ -43,7 +45,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::oneshot;
@@ -52,6 +55,7 @@ use crate::settings::Settings;
 use crate::stats;
 use actions::ACTIONS;
 use connection_limit::{AdminClient, AdminListener};
+use headers::HARDENED;
 pub(crate) use state::AdminState;
 use state::Serving;
 pub(crate) use token::AdminToken;
@@ -148,7 +152,7 @@ fn router(state: Arc<AdminState>) -> Router {
         .route("/metrics", get(show_metrics))
         .route("/v1/stats", get(show_stats))
         .route("/v1/metrics", get(|| async { (HARDENED, axum::Json(stats::described())) }))
-        .route("/v1/clients", get(clients::clients))
+        .route("/v1/clients", get(show_clients))
         .route("/v1/durability", get(durability::show))
         .route("/v1/history", get(live::history))
         .route("/v1/keys", get(keys::show))
@@ -162,17 +166,6 @@ fn router(state: Arc<AdminState>) -> Router {
         .with_state(state)
 }
 
-const HARDENED: [(HeaderName, &str); 4] = [
-    (header::CACHE_CONTROL, "no-store"),
-    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (header::X_FRAME_OPTIONS, "DENY"),
-    (
-        header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
-         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
-];
-
 async fn show_metrics(Serving(running): Serving) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     (HARDENED, [(header::CONTENT_TYPE, kind)], stats::prometheus(&running)).into_response()
@@ -180,4 +173,11 @@ async fn show_metrics(Serving(running): Serving) -> Response {
 
 async fn show_stats(Serving(running): Serving) -> Response {
     (HARDENED, axum::Json(health::Rows::all(&running))).into_response()
+}
+
+/// Returns the connections and the last slow commands.
+async fn show_clients(Serving(running): Serving, State(state): State<Arc<AdminState>>) -> Response {
+    let json = state.clients.answer(&running);
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (HARDENED, kind, json.to_string()).into_response()
 }

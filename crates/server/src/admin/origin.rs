@@ -18,8 +18,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::actions::ACTIONS;
+use super::headers::HARDENED;
 use super::host::is_known;
-use super::{AdminState, HARDENED};
+use super::state::AdminState;
 
 /// Refuses requests other than GET, HEAD and actions, and requests that a foreign page could have
 /// sent.

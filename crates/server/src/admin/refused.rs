@@ -5,10 +5,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::HARDENED;
+use super::authorization::Trusted;
 use super::escape::escape;
+use super::headers::HARDENED;
 use super::state::Serving;
-use super::token::Trusted;
 use crate::keys::{RefusedKey, RefusedList};
 
 #[derive(Debug, Serialize)]

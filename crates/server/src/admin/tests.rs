@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use larder_engine::limit::Limit;
 
-use super::HARDENED;
 use super::assets::ASSETS;
+use super::headers::HARDENED;
 use super::series::SERIES;
 use crate::policies::Policy;
 use crate::server::{Host, Server};

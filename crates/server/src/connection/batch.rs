@@ -3,14 +3,16 @@
 //! a request costs no allocation.
 
 use super::body::Announced;
-use super::{Connection, State, Step, Worker};
+use super::scratch::{Action, Entry, KeyBatch, Scratch, recycle};
+use super::state::{Connection, State, Step};
+use super::worker::Worker;
 use crate::command::binary::Binary;
 use crate::command::text::{PREFETCH_WINDOW, Text};
 use crate::command::{Dialect, Executed};
 use crate::keys::SampledRequest;
 use crate::latency::CommandClass;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
-use larder_engine::{Key, SecretHash, Session};
+use larder_engine::{Key, SecretHash};
 use larder_protocol::{KeySink, Parse, Then};
 
 /// The largest number of requests in a batch.
@@ -18,28 +20,6 @@ const REQUESTS_MAX: usize = 64;
 /// Number of requests between the prefetch of a lock and its use. With a much larger number,
 /// another thread would often take the lock's cache line away before the lock is used.
 const LOCKS_AHEAD: usize = 4;
-
-/// Vectors that a worker reuses for its batches. The vectors are empty between batches.
-pub(super) struct Scratch<D: Dialect> {
-    keys: Vec<Key<'static>>,
-    entries: Vec<Entry<'static, D>>,
-}
-
-impl<D: Dialect> Default for Scratch<D> {
-    fn default() -> Self {
-        Scratch { keys: Vec::new(), entries: Vec::new() }
-    }
-}
-
-impl<D: Dialect> Scratch<D> {
-    pub(super) fn take_keys<'a>(&mut self) -> Vec<Key<'a>> {
-        recycle(std::mem::take(&mut self.keys))
-    }
-
-    pub(super) fn give_keys(&mut self, keys: Vec<Key<'_>>) {
-        self.keys = recycle(keys);
-    }
-}
 
 /// A dialect for which each worker has a [`Scratch`].
 pub(super) trait Batched: Dialect {
@@ -58,27 +38,6 @@ impl Batched for Binary {
     }
 }
 
-/// Empties a vector and returns it with the lifetime of its elements changed. The new vector has
-/// the same allocation: the standard library reuses it when `into_iter` is collected into a vector.
-fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
-    elements.clear();
-    elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
-}
-
-/// A request of a batch, or the refusal of a request.
-struct Entry<'a, D: Dialect> {
-    action: Action<'a, D>,
-    /// Index just after the request's last key, among the keys of the batch.
-    keys_end: usize,
-    /// Offset in the input at which the request ends.
-    end: usize,
-}
-
-enum Action<'a, D: Dialect> {
-    Execute(D::Request<'a>),
-    Refuse(D::Refusal),
-}
-
 /// Why parsing stopped.
 enum Stop<'a, D: Dialect> {
     /// The batch is full.
@@ -91,97 +50,6 @@ enum Stop<'a, D: Dialect> {
     Value { request: D::Request<'a>, value: Announced },
     /// The last request was refused. `Then` says what to do with the input behind it.
     Then(Then),
-}
-
-/// The keys of a batch. When the parser finds a key, the key is hashed and its index buckets are
-/// prefetched.
-pub(super) struct KeyBatch<'s, 'a> {
-    session: &'s Session,
-    keys: Vec<Key<'a>>,
-}
-
-impl<'a> KeySink<'a> for KeyBatch<'_, 'a> {
-    #[inline]
-    fn push(&mut self, bytes: &'a [u8]) {
-        let key = self.session.key(bytes);
-        if self.keys.len() < PREFETCH_WINDOW {
-            self.session.prefetch_buckets(&key);
-        }
-        self.keys.push(key);
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    #[inline]
-    fn truncate(&mut self, len: usize) {
-        self.keys.truncate(len);
-    }
-}
-
-impl<'s, 'a> KeyBatch<'s, 'a> {
-    pub(super) fn new(session: &'s Session, keys: Vec<Key<'a>>) -> Self {
-        KeyBatch { session, keys }
-    }
-
-    pub(super) fn all(&self) -> &[Key<'a>] {
-        &self.keys
-    }
-
-    pub(super) fn into_inner(self) -> Vec<Key<'a>> {
-        self.keys
-    }
-
-    /// Fetches the records of the first [`PREFETCH_WINDOW`] keys, also from the device. This is the
-    /// second stage of prefetching, after the index buckets. For a single key, it would save
-    /// nothing.
-    #[inline]
-    pub(super) fn fetch_records(&mut self) {
-        if self.keys.len() > 1 {
-            for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
-                self.session.fetch_record(key);
-            }
-        }
-    }
-
-    /// Fetches the records of the requests in `entries`, as [`fetch_records`](Self::fetch_records)
-    /// does. A storage request whose value has not arrived may follow them; the record of its key
-    /// is fetched too. `overwrites` is true if that request is an unconditional set. For the key of
-    /// an unconditional set, nothing is read from the device while sets may replace records unread.
-    #[inline]
-    fn fetch_records_of<D: Dialect>(&mut self, entries: &[Entry<'_, D>], overwrites: bool) {
-        let window = self.keys.len().min(PREFETCH_WINDOW);
-        if window <= 1 {
-            return;
-        }
-        let mut from = 0;
-        let ends = entries.iter().map(|entry| {
-            let overwrites =
-                matches!(&entry.action, Action::Execute(it) if D::properties(it).overwrites());
-            (entry.keys_end, overwrites)
-        });
-        for (end, overwrites) in ends.chain([(window, overwrites)]) {
-            let keys = &mut self.keys[from..end.clamp(from, window)];
-            for key in keys.iter_mut() {
-                match overwrites {
-                    true => self.session.fetch_overwritten(key),
-                    false => self.session.fetch_record(key),
-                }
-            }
-            from += keys.len();
-        }
-    }
-
-    /// Prefetches the records of keys that were guessed from unparsed input. Does not read records
-    /// from a device, because the guesses may be wrong.
-    #[inline]
-    pub(super) fn prefetch_records(&mut self) {
-        for key in self.keys.iter_mut().take(PREFETCH_WINDOW) {
-            self.session.prefetch_record(key);
-        }
-    }
 }
 
 /// Returns the offset in `whole` at which its subslice `part` ends.

@@ -2,9 +2,10 @@
 //! that arrived together. Only after a slow call does the worker parse the call's first request
 //! again, to learn the request's name and key. So calls that are not slow pay little.
 
-use super::batch::KeyBatch;
-use super::{Connection, Protocol, State, Worker};
-use crate::clients::Registered;
+use super::scratch::KeyBatch;
+use super::state::{Connection, State};
+use super::worker::Worker;
+use crate::clients::{ClientProtocol, Registered};
 use crate::command::Dialect;
 use crate::command::binary::Binary;
 use crate::command::text::Text;
@@ -56,8 +57,8 @@ struct FirstRequest {
 
 /// Returns the name of a text command, or the opcode of a binary command. Returns `None` if the
 /// input does not look like a command.
-fn name_of(protocol: Protocol, request: &[u8]) -> Option<Box<str>> {
-    if protocol == Protocol::Binary {
+fn name_of(protocol: ClientProtocol, request: &[u8]) -> Option<Box<str>> {
+    if protocol == ClientProtocol::Binary {
         return request.get(1).map(|opcode| format!("{opcode:#04x}").into());
     }
     let name = request.split(u8::is_ascii_whitespace).next()?;
@@ -81,7 +82,11 @@ impl Connection {
 
 impl Worker {
     /// Parses the first request of a slow call again to find its class, name and key.
-    fn first_request<D: Dialect>(&self, protocol: Protocol, bytes: &[u8]) -> Option<FirstRequest> {
+    fn first_request<D: Dialect>(
+        &self,
+        protocol: ClientProtocol,
+        bytes: &[u8],
+    ) -> Option<FirstRequest> {
         let mut keys = KeyBatch::new(&self.session, Vec::new());
         let (Parse::Request { request, .. } | Parse::NeedValue { request, .. }) =
             D::parse(bytes, &mut keys)
@@ -118,8 +123,10 @@ impl Worker {
         };
         let protocol = connection.protocol;
         let first = match protocol {
-            Protocol::Binary => self.first_request::<Binary>(protocol, bytes),
-            Protocol::Undecided | Protocol::Text => self.first_request::<Text>(protocol, bytes),
+            ClientProtocol::Binary => self.first_request::<Binary>(protocol, bytes),
+            ClientProtocol::Nothing | ClientProtocol::Text => {
+                self.first_request::<Text>(protocol, bytes)
+            }
         };
         let unknown = FirstRequest { class: answered.class, name: None, key: None };
         let FirstRequest { class, name, key } = first.unwrap_or(unknown);

@@ -8,9 +8,11 @@
 //! retrieval, and that change has taken effect, the retrieval gets an error instead: a request must
 //! not see a change that follows it.
 
-use super::batch::KeyBatch;
 use super::gates::{Front, Gates, Repair};
-use super::{Connection, Protocol, Worker};
+use super::scratch::KeyBatch;
+use super::state::Connection;
+use super::worker::Worker;
+use crate::clients::ClientProtocol;
 use crate::command::binary::Binary;
 use crate::command::text::Text;
 use crate::command::{Dialect, Executed, Execution, FailureReply, LongValue, Points};
@@ -164,8 +166,10 @@ impl Worker {
             return Some(Flow::Close);
         };
         let (again, points) = match connection.protocol {
-            Protocol::Binary => self.again::<Binary>(request, overtaken, output),
-            Protocol::Undecided | Protocol::Text => self.again::<Text>(request, overtaken, output),
+            ClientProtocol::Binary => self.again::<Binary>(request, overtaken, output),
+            ClientProtocol::Nothing | ClientProtocol::Text => {
+                self.again::<Text>(request, overtaken, output)
+            }
         };
         match again {
             RetryOutcome::Done(value) if value.is_none() || failed.last => {

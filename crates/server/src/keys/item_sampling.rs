@@ -127,7 +127,7 @@ impl ItemSamples {
         ItemSamples { window: Window::new(now_ms), large: Vec::new(), seen: 0, unreadable: 0 }
     }
 
-    fn add(&mut self, prefixes: Prefixes, step: &Step, now_ms: u64) {
+    fn add(&mut self, prefixes: Prefixes, step: &SeenItems, now_ms: u64) {
         let mut keys = &*step.keys;
         for &(len, bytes, ttl) in &step.items {
             let (key, others) = keys.split_at(len);
@@ -167,7 +167,7 @@ impl ItemSamples {
 /// is asleep, so it does not hold the lock of the samples during a call of the engine. Such a call
 /// may wait for locks of the engine, and readers of the samples would then have to wait too.
 #[derive(Debug, Default)]
-struct Step {
+struct SeenItems {
     /// The keys of all items, one after another.
     keys: Vec<u8>,
     /// Length of the key, size of the record, and time to live in seconds, of each live item.
@@ -178,7 +178,7 @@ struct Step {
     unreadable: u64,
 }
 
-impl Step {
+impl SeenItems {
     fn add(&mut self, item: &Listed<'_>, now: UnixSeconds) {
         let key = item.key();
         self.keys.extend(key);
@@ -250,7 +250,7 @@ fn take_samples(sampling: &ItemSampling, engine: &Arc<Engine>, clock: &Clock) {
         let mut step = None;
         if !waits && (is_due || reads.is_some()) {
             let items = if is_due { ITEMS } else { 0 };
-            let mut seen = Step::default();
+            let mut seen = SeenItems::default();
             let expired = sampler.expired();
             // The released records stay in memory until the next `tick_at`, so `sample` still finds
             // them.

@@ -50,7 +50,7 @@ pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 
 /// A connection. `I` is the additional state that the loop keeps for it.
 #[derive(Debug)]
-pub(super) struct Connection<C, I> {
+pub(super) struct ConnectedSocket<C, I> {
     pub(super) socket: OwnedFd,
     /// The service's state of the connection. `None` while the connection lingers.
     pub(super) service: Option<C>,
@@ -82,7 +82,7 @@ pub(super) struct Connection<C, I> {
     pub(super) io: I,
 }
 
-impl<C, I> Connection<C, I> {
+impl<C, I> ConnectedSocket<C, I> {
     /// Must be called before the connection's buffers change. If the buffers are empty, sets
     /// `empty_at` to `now`: the connection has kept no bytes until now.
     #[inline]
@@ -130,7 +130,7 @@ pub(super) struct StepBudget {
 /// The part of a worker that does not depend on the kernel interface.
 pub(super) struct Core<S: Service, I> {
     pub(super) service: S,
-    pub(super) connections: Slab<Connection<S::Connection, I>>,
+    pub(super) connections: Slab<ConnectedSocket<S::Connection, I>>,
     pub(super) shared: Arc<Shared>,
     pub(super) counters: Arc<Counters>,
     pub(super) index: usize,
@@ -327,7 +327,7 @@ impl<S: Service, I> Core<S, I> {
             self.lingering += 1;
         }
         self.now = coarse_ms();
-        self.connections.insert(Connection {
+        self.connections.insert(ConnectedSocket {
             socket,
             service,
             input: ByteQueue::default(),
@@ -399,7 +399,8 @@ impl<S: Service, I> Core<S, I> {
     pub(super) fn step_budget(&self) -> StepBudget {
         let mut steps = 0;
         let in_turn = self.ready.iter().take_while(|&&key| {
-            let costs = |c: &Connection<_, _>| c.filled || c.flow.reads() || !c.input.is_empty();
+            let costs =
+                |c: &ConnectedSocket<_, _>| c.filled || c.flow.reads() || !c.input.is_empty();
             let much = self.connections.get(key).is_some_and(costs);
             steps += if much { STEPS_OF_REQUESTS } else { 1 };
             steps <= STEPS

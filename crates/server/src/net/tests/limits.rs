@@ -255,7 +255,7 @@ fn socket_limit() -> usize {
 fn idle_connections_are_small() {
     // The sizes of a connection in the two loops, without the service's state. Each array stands
     // for the additional state that one loop keeps for a connection.
-    let epoll = size_of::<super::super::connection::Connection<(), [u8; 4]>>();
-    let uring = size_of::<super::super::connection::Connection<(), [u8; 24]>>();
+    let epoll = size_of::<super::super::connection::ConnectedSocket<(), [u8; 4]>>();
+    let uring = size_of::<super::super::connection::ConnectedSocket<(), [u8; 24]>>();
     assert!(epoll <= 128 && uring <= 160, "{epoll} and {uring} bytes");
 }
