@@ -6,10 +6,14 @@
 //! - A request passes if `used + cost <= capacity`. The capacity is the budget, or for GCRA the
 //!   burst.
 //! - All rounding is against the client, so no limiter admits too much.
-//! - A refused request changes nothing. So a limiter keeps the parameters of the last request that
-//!   took units. They determine when its units become free, until another request takes units.
-//! - A request with other parameters, even with another algorithm, keeps the number of used units.
-//!   A limiter without used units counts as missing and starts afresh.
+//! - A limiter keeps the parameters of the last request that took units. They determine when its
+//!   units become free. A request with other parameters, even with another algorithm, replaces them
+//!   and keeps the number of used units.
+//! - A refused request takes no units. It replaces the parameters only if it can pass sooner by its
+//!   own. Otherwise clients with the old and with new parameters, for example while a new version of
+//!   an application replaces the old one, could start new windows by turns, and no unit would become
+//!   free.
+//! - A limiter without used units counts as missing and starts afresh.
 //! - If the clock is before a limiter's own time, it was set back between two boots. Then no time
 //!   counts as passed, and the limiter's time becomes the clock's. So no wait exceeds the window's
 //!   length.
@@ -64,8 +68,8 @@ impl Limiter {
     ///
     /// Returns the decision, and the limiter that the caller must store; `None` if the limiter has
     /// not changed. A request for 0 units always passes and stores nothing. A refused request
-    /// stores a limiter only if the clock was set back, in order to set the limiter's time back,
-    /// too.
+    /// stores a limiter only if it can pass sooner by `limit` than by the limiter's own limit, or if
+    /// the clock was set back. In the second case, the limiter's time is set back, too.
     pub fn decide(
         limiter: Option<&Limiter>,
         limit: &Limit,
@@ -76,17 +80,18 @@ impl Limiter {
         let mut next = limiter.map_or_else(|| Limiter::new(limit, now), |old| old.advanced(now));
         let used = next.meter().used(now);
         let allowed = cost == 0 || room.is_some_and(|room| used <= room);
-        let retry = match room {
-            Some(room) if !allowed => next.meter().until(room, now),
-            _ => allowed.then_some(0),
-        };
-        let stored = if allowed && cost != 0 {
+        let mut stored = allowed && cost != 0;
+        let mut retry = allowed.then_some(0);
+        if stored {
             next.adopt(limit, now);
             next.meter_mut().add(cost);
-            true
-        } else {
-            !allowed && limiter.is_some_and(|old| old.meter().since() > now)
-        };
+        } else if !allowed {
+            stored = limiter.is_some_and(|old| old.since() > now);
+            if let Some(room) = room {
+                stored |= next.adopt_if_sooner(limit, room, now);
+                retry = next.meter().until(room, now);
+            }
+        }
         let remaining = limit.capacity().saturating_sub(next.meter().used(now));
         let reset = next.meter().until(0, now);
         (Decision { allowed, remaining, retry, reset }, stored.then_some(next))
@@ -215,6 +220,22 @@ impl Limiter {
             *self = Limiter::new(limit, now);
             self.meter_mut().add(used);
         }
+    }
+
+    /// Continues under `limit` if then at most `room` units are used sooner. Returns true if so.
+    /// The limiter must be advanced to `now`.
+    fn adopt_if_sooner(&mut self, limit: &Limit, room: u64, now: Nanos) -> bool {
+        if self.limit() == *limit {
+            return false;
+        }
+        let mut changed = *self;
+        changed.adopt(limit, now);
+        let wait = |limiter: &Limiter| limiter.meter().until(room, now).unwrap_or(Nanos::MAX);
+        let sooner = wait(&changed) < wait(self);
+        if sooner {
+            *self = changed;
+        }
+        sooner
     }
 
     fn meter(&self) -> &dyn Meter {

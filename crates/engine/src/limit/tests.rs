@@ -229,8 +229,21 @@ proptest! {
             if taken > 0 {
                 prop_assert_eq!(stored.limiter().used(now), used + cost);
                 prop_assert_eq!(stored.limiter().limit(), limit);
-            } else {
-                prop_assert_eq!(stored.0, before);
+            } else if stored.0 != before {
+                // A refused request has replaced the limit, because its units become free sooner.
+                let (old, room) = (before.expect("a limiter"), capacity - cost);
+                prop_assert!(!decision.allowed);
+                prop_assert_eq!(stored.limiter().limit(), limit);
+                prop_assert_eq!(stored.limiter().used(now), used);
+                let old = old.advanced(now).meter().until(room, now).unwrap_or(Nanos::MAX);
+                prop_assert!(decision.retry.unwrap_or(Nanos::MAX) < old);
+            } else if let Some(old) = before.filter(|_| !decision.allowed && cost <= capacity) {
+                // The old limit frees the units at least as soon.
+                let (mut changed, old) = (old.advanced(now), old.advanced(now));
+                changed.adopt(&limit, now);
+                let [changed, old] = [changed, old]
+                    .map(|it| it.meter().until(capacity - cost, now).unwrap_or(Nanos::MAX));
+                prop_assert!(old <= changed);
             }
             match decision.retry {
                 Some(0) => prop_assert!(decision.allowed),
@@ -546,5 +559,54 @@ fn a_plain_number_becomes_a_limiter_with_its_end() {
     for limit in [fixed(9, 10), sliding(9, 10), gcra(3, 10, 9)] {
         assert_eq!(used(limit, Some(NOW + 7)).used(NOW), 6);
         assert!(used(limit, Some(NOW)).is_new(NOW));
+    }
+}
+
+/// A limiter that would refuse for ever under its old limit must free its units by the new one.
+#[test]
+fn a_refused_request_with_a_faster_limit_ends_an_endless_wait() {
+    let faster = gcra(100, 60 * SECOND, 20);
+    let olds = [
+        Limiter::with_used(&fixed(100, 0), 50, None, NOW),
+        Limiter::with_used(&gcra(0, 60 * SECOND, 0), 50, None, NOW),
+        Limiter::with_used(&gcra(1, 86400 * SECOND, 50), 50, None, NOW),
+        Limiter::with_used(&sliding(100, 86400 * SECOND), 50, None, NOW),
+    ];
+    for old in olds {
+        let mut stored = Stored(Some(old));
+        let decision = stored.decide(&faster, 1, NOW);
+        // 31 units must become free, at 100 per minute.
+        assert_eq!((decision.allowed, decision.retry), (false, Some(31 * 60 * SECOND / 100)));
+        assert!(!stored.decide(&faster, 1, NOW + 31 * 60 * SECOND / 100 - 1).allowed);
+        assert!(stored.decide(&faster, 1, NOW + 31 * 60 * SECOND / 100).allowed);
+    }
+}
+
+/// Refused requests under two limits by turns must not keep the units used.
+#[test]
+fn limits_that_alternate_extend_no_wait() {
+    let limits = [
+        fixed(5, 60 * SECOND),
+        fixed(5, 3600 * SECOND),
+        sliding(5, 60 * SECOND),
+        sliding(5, 70 * SECOND),
+        gcra(5, 60 * SECOND, 5),
+        gcra(5, 3600 * SECOND, 5),
+    ];
+    for (one, other) in limits.iter().flat_map(|one| limits.iter().map(move |other| (one, other))) {
+        let mut stored = Stored(Some(Limiter::with_used(one, 5, None, NOW)));
+        let mut last = stored.decide(one, 1, NOW).retry.expect("an end");
+        for second in 1..4000 {
+            let limit = if second % 2 == 0 { one } else { other };
+            let decision = stored.decide(limit, 1, NOW + second * SECOND);
+            if decision.allowed {
+                last = 0;
+                break;
+            }
+            let wait = decision.retry.expect("an end");
+            assert!(wait < last, "{one:?} {other:?}: {wait} after {last}");
+            last = wait;
+        }
+        assert_eq!(last, 0, "{one:?} {other:?}");
     }
 }
