@@ -38,7 +38,7 @@ pub(crate) fn listen() -> Result<()> {
                     None => first = Some(Instant::now()),
                 }
                 INTERRUPTED.store(true, Relaxed);
-                complain!("{name}: this is what was measured so far");
+                complain!("{name}: the figures up to now follow");
             }
         }
     };

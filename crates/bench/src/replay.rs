@@ -137,7 +137,9 @@ impl Contents {
 fn foreign(access: &Access, value: &[u8]) -> String {
     let key = String::from_utf8_lossy(&access.key);
     let (piece, length) = (String::from_utf8_lossy(&value[..value.len().min(60)]), value.len());
-    format!("{length} bytes under {key:?}, which begin with {piece:?}, are not what was stored")
+    format!(
+        "{length} bytes under {key:?}, which begin with {piece:?}, differ from the stored value"
+    )
 }
 
 struct Session {
@@ -442,7 +444,7 @@ mod tests {
             [|value| value[3] ^= 1, |value| value[39] ^= 1, |value| value.push(0)];
         for spoil in spoils {
             let error = run([40, 40], false, spoil).unwrap_err();
-            assert!(error.contains("under \"a\"") && error.contains("not what was"), "{error}");
+            assert!(error.contains("under \"a\"") && error.contains("differ from"), "{error}");
         }
         let cut = run([40, 40], true, |value| value.truncate(39)).unwrap_err();
         assert!(cut.contains("39 bytes under"), "{cut}");

@@ -497,7 +497,8 @@ impl Target {
     /// Chooses the size of a new file if none is requested.
     fn choose_size(&self, file: &File, wanted: u64) -> Result<u64, OpenError> {
         let Some(free) = kernel::free_bytes(file).map_err(self.io("measure"))? else {
-            let silent = io::Error::other("its file system does not say what is free: give a size");
+            let silent =
+                io::Error::other("its file system does not report its free space: give a size");
             return Err(self.io("choose a size for")(silent));
         };
         default_size(free, wanted).ok_or_else(|| OpenError::NoSpace {

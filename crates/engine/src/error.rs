@@ -159,8 +159,8 @@ impl fmt::Display for StoreError {
             ),
             StoreError::LeftBehind { name } => write!(
                 f,
-                "the store has gone on without {name}, so what is on it is out of date: take it out \
-                 of --store"
+                "the store has gone on without {name}, so its data is out of date: take it out of \
+                 --store"
             ),
             StoreError::Missing { lanes, given } => {
                 let numbers: Vec<String> = lanes.iter().map(LaneNumber::to_string).collect();
@@ -176,10 +176,10 @@ impl fmt::Display for StoreError {
                 )
             }
             StoreError::NotMissing { lane } => {
-                write!(f, "lane {lane} is not missing: forget only what is gone for good")
+                write!(f, "lane {lane} is not missing: forget only lanes that are lost for good")
             }
             StoreError::LowerMissing => f.write_str(
-                "the store has a lower device, and a part of what it holds is there: give that \
+                "the store has a lower device, and a part of its data is there: give that \
                  device, too, as in --store FAST@fast --store LOWER@big",
             ),
             StoreError::Lower { name, error } => {

@@ -366,7 +366,7 @@ fn impossible_growths_are_refused_with_the_reason() {
     let said = grow(&world, None, u64::MAX);
     assert!(said.contains("while it runs"), "{said}");
     let said = grow(&world, Some("elsewhere"), 20 * MIB);
-    assert!(said.contains("no device of the store is called so; there are device0"), "{said}");
+    assert!(said.contains("the store has no device of this name, only device0"), "{said}");
     let full = world.fill(0);
     assert_eq!(grow(&world, Some("device0"), most), "grown");
     assert_eq!(world.engine.lanes()[0].capacity, most - most % 4096);

@@ -169,7 +169,7 @@ mod switch {
                 }
                 Rule::CheckWhatIsRead => "record checksums are not looked at",
                 Rule::FenceFirst => "a flush is acknowledged before its fence is durable",
-                Rule::AnswerWhenDurable => "reads answer with what is not durable yet",
+                Rule::AnswerWhenDurable => "reads return data that is not durable yet",
                 Rule::DeathsAreNoted => {
                     "superseded records do not keep segments with ends in place"
                 }
@@ -181,7 +181,7 @@ mod switch {
                 Rule::SizeBeforeSuperblock => {
                     "a superblock speaks of places before the device has them durably"
                 }
-                Rule::EarlySettlesNothing => "what was written early counts as durable",
+                Rule::EarlySettlesNothing => "records that were written early count as durable",
                 Rule::TailsAreKept => "an early write goes over tails that are still needed",
                 Rule::FailedSyncsFirst => {
                     "a commit overlooks syncs that failed between its early writes and its end"
@@ -193,7 +193,7 @@ mod switch {
                     "a key whose newest version has gone is answered with one that was set over"
                 }
                 Rule::MapsWaitForOlder => {
-                    "dead maps are made of segments in which nobody knows what has died"
+                    "dead maps are made for segments that older slots lead to"
                 }
                 Rule::ChunksEndWithCommits => {
                     "records are put into chunks that a commit has covered"

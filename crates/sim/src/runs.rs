@@ -94,7 +94,7 @@ impl Runs {
             println!("{early} early writes, which kept {kept} changes when a process was killed");
         }
         if counts.unread > 0 {
-            println!("{} sets read nothing of what they superseded", counts.unread);
+            println!("{} sets superseded items without reading them", counts.unread);
         }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS

@@ -89,7 +89,7 @@ impl Arguments {
             }
         }
         say!("{}", Machine::here().line());
-        say!("one connection, get and set what was missed, RAM only\n");
+        say!("one connection, a get and a set after each miss, RAM only\n");
         let table = Table::of(
             2,
             &rows,

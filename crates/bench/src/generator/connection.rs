@@ -204,7 +204,7 @@ impl Sink for Judge<'_> {
             self.book.faults.wrong(|| {
                 let key = String::from_utf8_lossy(&self.book.key);
                 let piece = String::from_utf8_lossy(&piece[..piece.len().min(60)]);
-                format!("{piece:?} is not what was stored (about {key:?}, offset {offset})")
+                format!("{piece:?} differs from the stored value (about {key:?}, offset {offset})")
             });
         }
     }
@@ -220,7 +220,7 @@ impl Sink for Judge<'_> {
             return;
         }
         let Some(request) = self.pending.pop_front() else {
-            self.book.faults.wrong(|| format!("{reply:?}, which nobody asked for"));
+            self.book.faults.wrong(|| format!("{reply:?}, which answers no request"));
             return;
         };
         if self.book.verify {

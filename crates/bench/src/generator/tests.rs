@@ -265,11 +265,11 @@ fn a_run_of_quiet_sets_is_answered_once_whatever_was_refused() {
 #[test]
 fn a_value_of_another_key_voids_the_run() {
     for (reply, what) in [
-        ("VALUE key-00000000000 0 5\r\nwrong\r\nEND\r\n", "not what was stored"),
+        ("VALUE key-00000000000 0 5\r\nwrong\r\nEND\r\n", "differs from the stored value"),
         ("VALUE key-00000000000 0 4\r\nlong\r\nEND\r\n", "4 bytes"),
         ("VALUE another 0 5\r\n12345\r\nEND\r\n", "not asked for"),
         ("STORED\r\n", "Stored as the answer to get"),
-        ("END\r\nEND\r\n", "nobody asked for"),
+        ("END\r\nEND\r\n", "answers no request"),
     ] {
         let (address, threads) = server(2, move |stream| {
             each_line(stream, |_, stream| stream.write_all(reply.as_bytes()).is_ok());

@@ -93,7 +93,7 @@ pub(crate) trait Asker: Sink {
 
 /// Returns the verb of the request that the next reply answers.
 fn asked(asker: &dyn Asker) -> std::result::Result<Verb, String> {
-    asker.verb().ok_or_else(|| "a reply that nobody asked for".to_owned())
+    asker.verb().ok_or_else(|| "a reply that answers no request".to_owned())
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl std::error::Error for MustStay {}
 
 impl fmt::Display for MustStay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("it holds what cannot be read and may not be lost")
+        f.write_str("it holds unreadable records that must not be lost")
     }
 }
 

@@ -52,7 +52,7 @@ impl fmt::Display for DrainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DrainError::Unknown { names } => {
-                write!(f, "no device of the store is called so; there are {}", names.join(", "))
+                write!(f, "the store has no device of this name, only {}", names.join(", "))
             }
             DrainError::Last => f.write_str("it is the only device that is left"),
             DrainError::Device(error) => write!(f, "the store cannot be changed: {error}"),

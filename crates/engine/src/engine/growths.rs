@@ -42,7 +42,7 @@ impl fmt::Display for GrowError {
                 write!(f, "the store has several devices, name one: {}", names.join(", "))
             }
             GrowError::Unknown { names } => {
-                write!(f, "no device of the store is called so; there are {}", names.join(", "))
+                write!(f, "the store has no device of this name, only {}", names.join(", "))
             }
             GrowError::HasLower { lower } => write!(
                 f,

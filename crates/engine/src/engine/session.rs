@@ -32,7 +32,7 @@ pub struct Session {
 
 /// Reads that calls wait for. The caller must [release](Session::release) them.
 #[derive(Debug)]
-#[must_use = "what is not given back is kept for ever"]
+#[must_use = "reads that are not released are kept forever"]
 pub struct Reads(SmallVec<[(usize, LaneReads); 1]>);
 
 impl Session {

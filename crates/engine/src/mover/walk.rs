@@ -229,7 +229,7 @@ pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreErro
                 }
                 break;
             }
-            let why = io::Error::other("what is left of keys that moved away cannot be deleted");
+            let why = io::Error::other("leftover items of keys in other lanes cannot be deleted");
             return Err(StoreError::Device(why));
         }
     }

@@ -32,7 +32,7 @@ type RecordIds = SmallVec<[RecordId; 1]>;
 
 /// Records that a call waits for. The caller must [release](Fetched::release) them.
 #[derive(Debug)]
-#[must_use = "what is not given back is kept for ever"]
+#[must_use = "records that are not released are kept forever"]
 pub(crate) struct LaneReads {
     ids: RecordIds,
     /// All records in `ids` before this index have arrived.

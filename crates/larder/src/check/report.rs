@@ -220,7 +220,7 @@ impl Report {
             steps.push(format!("drops {bytes} bytes of commits that did not complete"));
         }
         let met = self.damaged.iter().any(|damaged| damaged.met_at_start);
-        let dropped = "drops what is damaged and keeps the rest; with --when-full refuse it refuses to \
+        let dropped = "drops the damaged data and keeps the rest; with --when-full refuse it refuses to \
                        start without --accept-damage";
         match (met, self.has_image) {
             (true, false) => {
@@ -229,7 +229,7 @@ impl Report {
             }
             (true, true) => {
                 steps.push(
-                    "takes the index that the last stop left and does not look at what is damaged"
+                    "loads the index that the last stop wrote, without reading the damaged data"
                         .to_owned(),
                 );
                 steps.push(format!(
@@ -240,8 +240,8 @@ impl Report {
         }
         if self.damaged.iter().any(|damaged| !damaged.met_at_start) {
             steps.push(
-                "does not read all that is damaged: who asks for it gets a miss, and with --when-full \
-                 refuse an error"
+                "does not read all damaged data: a request for it gets a miss, or an error with \
+                 --when-full refuse"
                     .to_owned(),
             );
         }

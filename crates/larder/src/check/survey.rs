@@ -305,12 +305,13 @@ impl<'a> Survey<'a> {
     /// Reports an unreadable meta. The segment may be free, or its records may be superseded. So a
     /// start uses its records only to hide older records.
     fn report_unreadable_meta(&mut self, segment: SegmentNumber, generation: u32) {
-        let what = "what its meta says of it cannot be read".to_owned();
+        let what = "its meta cannot be read".to_owned();
         if self.store.superblock.accepted.runs(segment, generation) > 0 {
             let notes = &mut self.report.notes;
             if notes.len() < NAMED_MAX {
-                notes
-                    .push(format!("segment {segment}: {what}; a start has told of it and went on"));
+                notes.push(format!(
+                    "segment {segment}: {what}; an earlier start accepted this damage"
+                ));
             }
         } else {
             let bytes = self.store.segment_size().into();
@@ -396,7 +397,7 @@ impl<'a> Survey<'a> {
                 self.report.segments.summarized += 1;
             }
             Some(_) => {
-                let what = "its summary does not say what it holds".to_owned();
+                let what = "its summary differs from its records".to_owned();
                 let wrong = damaged(segment, 0, what);
                 self.report.damaged.push(Damaged { met_at_start: false, ..wrong });
             }
@@ -522,8 +523,9 @@ impl<'a> Survey<'a> {
         if runs <= self.store.superblock.accepted.runs(segment, scanned.generation) {
             let notes = &mut self.report.notes;
             if notes.len() < NAMED_MAX {
-                notes
-                    .push(format!("segment {segment}: {what}; a start has told of it and went on"));
+                notes.push(format!(
+                    "segment {segment}: {what}; an earlier start accepted this damage"
+                ));
             }
             return;
         }

@@ -120,7 +120,7 @@ impl Log {
         let (mut written, mut read) = ([0; BLOCK], [0; BLOCK]);
         superblock.encode(&mut written);
         let answered = store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
-        let lost = || io::Error::other("the device does not give back what was written to it");
+        let lost = || io::Error::other("the device returns other bytes than were written to it");
         let verified = answered.and_then(|()| (read == written).then_some(()).ok_or_else(lost));
         // The block of this superblock copy may be bad. This empty change makes the next commit
         // write the other copy.

@@ -58,7 +58,7 @@ impl std::fmt::Display for LabelError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Empty => f.write_str("it is empty, and the store has data on its lower device"),
-            Self::NotALabel => f.write_str("what is on it is not the lower part of a store"),
+            Self::NotALabel => f.write_str("its contents are not the lower part of a store"),
             Self::UnknownVersion(version) => {
                 write!(f, "its label has version {version}, this program knows {VERSION}")
             }

@@ -181,7 +181,7 @@ pub(super) fn bind_admin(settings: &Settings) -> Result<Option<std::net::TcpList
     match admin::bind(address) {
         Ok(listener) => {
             if !address.ip().is_loopback() {
-                warn!(event = "admin_open", %address, reason = "anybody who reaches it can read it");
+                warn!(event = "admin_open", %address, reason = "any host that reaches it can read the page");
             }
             Ok(Some(listener))
         }

@@ -176,8 +176,8 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
         info!(event = "store_created", store = settings.show_store(), bytes = capacity(engine));
     } else if !recovered.clean && !recovered.discarded {
         let missing = match settings.durability() {
-            Durability::Sync => "nothing that was acknowledged with --durability sync".to_owned(),
-            _ => "what was acknowledged within the last --sync-interval before the end".to_owned(),
+            Durability::Sync => "no write that was acknowledged with --durability sync".to_owned(),
+            _ => "writes acknowledged within the last --sync-interval before the end".to_owned(),
         };
         warn!(event = "unclean_stop", may_be_missing = missing);
     }
@@ -186,7 +186,7 @@ pub(super) fn report(engine: &Engine, settings: &Settings) {
             event = "store_damaged",
             records_lost_at_least = recovered.damaged_records,
             segments_unreadable = recovered.damaged_segments,
-            advice = "restore what must not be missing; the rest is served",
+            advice = "restore the lost records if you need them; all other records are served",
         );
     }
     if recovered.unremembered {

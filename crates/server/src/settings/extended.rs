@@ -65,7 +65,9 @@ pub(super) fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
         let plain = name.strip_prefix("no_").unwrap_or(name);
         let known = TUNING.iter().any(|pattern| matches(plain, pattern));
         settings.notes.push(match known || plain == "hashexpand" || plain == "chunked_items" {
-            true => format!("-o {name} tunes what does not exist here: ignored"),
+            true => {
+                format!("-o {name} tunes a part of memcached that larder does not have: ignored")
+            }
             false => format!("-o {name} is not known: ignored"),
         });
     }

@@ -120,7 +120,7 @@ pub(super) fn optional_duration(text: &str) -> Result<Option<Duration>, String> 
 /// Parses the number of worker threads.
 pub(super) fn parse_threads(text: &str) -> Result<usize, String> {
     match positive(text)? {
-        1025.. => Err("more than 1024 threads help nobody: use one per core".to_owned()),
+        1025.. => Err("at most 1024 threads are allowed: use one per core".to_owned()),
         threads => Ok(threads),
     }
 }

@@ -279,7 +279,7 @@ impl DurableWorld {
         match lanes.iter().find(moved) {
             Some((key, _)) => {
                 let key = String::from_utf8_lossy(key);
-                Err(format!("{key} moved while somebody might look at it"))
+                Err(format!("{key} moved while a reader held an item"))
             }
             None => Ok(()),
         }

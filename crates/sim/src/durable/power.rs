@@ -283,11 +283,11 @@ impl DurableWorld {
             while !committer.is_finished() && !waits.load(Ordering::Acquire) {
                 thread::yield_now();
             }
-            *started.lock().expect("nobody panics") = Some(committer);
+            *started.lock().expect("no thread panics") = Some(committer);
         })));
         let done = self.set();
         rule::at_next_reservation(None);
-        if let Some(committer) = begun.lock().expect("nobody panics").take() {
+        if let Some(committer) = begun.lock().expect("no thread panics").take() {
             committer.join().map_err(|_| "the committer has panicked")?;
             self.settle();
             self.tick_all();

@@ -116,7 +116,7 @@ impl DurableWorld {
         // If the engine is wrong, this memory changes although the compiler assumes that it cannot.
         // `black_box` makes the compiler read the memory again.
         if black_box(looked_at) != before {
-            return Err(format!("{} changed while somebody read it", short(&key)));
+            return Err(format!("{} changed during a read", short(&key)));
         }
         Ok(())
     }

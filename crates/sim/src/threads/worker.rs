@@ -246,7 +246,7 @@ impl<'a> Worker<'a> {
             Done::Answer(Some((Some(version), true)), point) => {
                 Ok(Done::Answer(Some(version), point))
             }
-            Done::Answer(Some(_), _) => Err(format!("key {at} has bytes that nobody wrote")),
+            Done::Answer(Some(_), _) => Err(format!("key {at} has bytes that no worker wrote")),
             Done::Refused => Ok(Done::Refused),
             Done::Stopped => Ok(Done::Stopped),
         }

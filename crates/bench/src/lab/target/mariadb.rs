@@ -129,7 +129,7 @@ impl Mariadb {
             Mariadb::InnoDb => vec![
                 Setting::new(
                     [size("innodb-buffer-pool-size", (memory * 7 / 10).max(16))],
-                    "70 % of memory: its documentation advises up to 80 % of a machine of its own",
+                    "70 % of memory: its documentation advises up to 80 % of a dedicated machine",
                 ),
                 Setting::new(
                     [size("innodb-log-file-size", (memory / 4).clamp(96, 1024))],

@@ -20,7 +20,7 @@ const SCRIPT: &str = concat!(
     include_str!("table_store.rb"),
     include_str!("application.rb"),
 );
-/// The command that installs what the application needs.
+/// The command that installs the dependencies of the application.
 const INSTALL: &str = "apt-get install ruby ruby-sinatra puma ruby-rack-attack ruby-dalli \
                        ruby-redis ruby-mysql2 ruby-activesupport ruby-connection-pool";
 /// The path that returns the versions of the gems. Rack::Attack does not count requests for it.
@@ -145,5 +145,5 @@ impl Process {
 }
 
 fn missing(why: &str) -> Error {
-    Error::server(format!("{why}; to install what the application needs: {INSTALL}"))
+    Error::server(format!("{why}; to install the dependencies: {INSTALL}"))
 }
