@@ -185,7 +185,7 @@ def evicts_by_default(link):
             _, name, value = line.split(b" ", 2)
             stats[name] = value
         check(int(stats[b"evictions"]) > 0, "150 MB went into 64 without an eviction")
-        check(int(stats[b"curr_items"]) < 1500, "curr_items counts what is gone")
+        check(int(stats[b"curr_items"]) < 1500, "curr_items counts evicted items")
 
 
 def never_ignored(link):

@@ -333,7 +333,7 @@ def traefik_replies(report, limit_port, port):
 
 def unfinished(report, limit_port):
     """Checks that clients that begin requests and never end them do not block other clients."""
-    with report.case(f"{UNFINISHED} unfinished requests keep nobody out"):
+    with report.case(f"{UNFINISHED} unfinished requests block no other client"):
         with contextlib.ExitStack() as stack:
             honest = http.client.HTTPConnection(HOST, limit_port, timeout=30)
             stack.callback(honest.close)

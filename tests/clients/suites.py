@@ -39,7 +39,7 @@ def memccapable(report, binary):
             if result == "pass":
                 report.ok(name)
             elif name in OLD_DELETE:
-                report.note(f"{name} wants what memcached did before 1.6.40")
+                report.note(f"{name} expects the replies of memcached before 1.6.40")
             else:
                 report.fail(name, result)
         with report.case(f"all {cases} cases of {protocol} ran"):
@@ -111,7 +111,7 @@ def gomemcache(report, binary):
             report.ok(f"own suite {name}")
         else:
             report.note(f"own suite skipped {name}")
-    with report.case("own suite reached the server over TCP and as a memcached of its own"):
+    with report.case("own suite reached the server over TCP and over a Unix socket"):
         check(done.returncode == 0, done.stdout[-400:])
         for name in ("TestLocalhost", "TestUnixSocket"):
             check(results.get(name) == "PASS", f"{name}: {results.get(name)}")

@@ -85,7 +85,7 @@ def test_actions(check, browser, server, pictures):
     begun = [line for line in deletes if re.search(r"\badmin_action\b", line)]
     ended = [line for line in deletes if re.search(r"\badmin_action_ended\b", line) and "outcome=done" in line]
     dated = all(re.match(r"\S*\d{4}-\d\d-\d\dT", line) for line in deletes)
-    check.that("actions: the log says who deleted what, and the outcome", len(begun) == len(ended) == 1 and len(deletes) == 2 and dated, lines[-3:])
+    check.that("actions: the log names the client, the key and the outcome of a delete", len(begun) == len(ended) == 1 and len(deletes) == 2 and dated, lines[-3:])
 
 
 def enter_token(page, view, panel, token):
@@ -121,7 +121,7 @@ def test_token(check, page, server, posts):
     wait_said(page, ITEM_VIEW, "item", "Enter the token first")
     check.that("token: without it the page asks nothing", not posts, [request.url for request in posts])
     enter_token(page, ITEM_VIEW, "item", "0" * 40)
-    check.that("token: the field hides what was entered", page.is_hidden(f"#view-{ITEM_VIEW} .item .token input"))
+    check.that("token: the field hides its text", page.is_hidden(f"#view-{ITEM_VIEW} .item .token input"))
     page.press(f"#view-{ITEM_VIEW} .item input[type=text]", "Enter")
     wait_said(page, ITEM_VIEW, "item", "token is wrong")
     alert = page.inner_text(f"#view-{ITEM_VIEW} .item [role=alert]")

@@ -373,7 +373,7 @@ fn a_drain_moves_every_readable_item() {
             })
             .is_some()
     };
-    assert!(!turns(&mut machine), "what cannot be read was left behind");
+    assert!(!turns(&mut machine), "the device is released with unreadable records on it");
     // Each unreadable record keeps the partitions that share its stripe on the device.
     let left = machine.engine.lanes()[0].partitions;
     assert!((1..1024).contains(&left), "{left} partitions are left");

@@ -127,7 +127,7 @@ fn a_call_that_has_to_be_repeated_is_counted_once() {
         call(&format!("new{n}"), &|s, key| s.arith(key, &arith).map(drop));
     }
     let totals = engine.stats().totals;
-    assert!(repeated > 200, "{repeated}: what is asked for must not be in memory");
+    assert!(repeated > 200, "{repeated} calls repeated: the requested items must not be in memory");
     assert_eq!((totals.cmd_get, totals.get_hits, totals.get_misses), (80, 80, 0));
     assert_eq!((totals.cmd_touch, totals.touch_hits, totals.touch_misses), (40, 40, 0));
     assert_eq!(totals.cmd_set, 4000 + 80);

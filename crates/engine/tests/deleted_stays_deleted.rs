@@ -120,6 +120,6 @@ fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
     machine = machine.restarted();
     machine.clean(1);
     machine = machine.restarted();
-    assert!(!machine.is_there(0), "what was deleted is back");
+    assert!(!machine.is_there(0), "the deleted item is back");
     assert!(machine.is_there(1));
 }

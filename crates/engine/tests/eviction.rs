@@ -62,7 +62,7 @@ fn one_read_is_enough_to_be_kept() {
         let numbers = (0..20_000).filter(|n| n % 4 == rest);
         numbers.filter(|n| cache.get(&format!("item:{n}"))).count()
     };
-    assert_eq!(kept(&cache, 1), 0, "what nobody read is long gone");
+    assert_eq!(kept(&cache, 1), 0, "items that were not read are still there");
     assert!(kept(&cache, 0) >= 4950, "{} of 5000", kept(&cache, 0));
 }
 

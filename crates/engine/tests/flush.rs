@@ -93,7 +93,7 @@ fn many_flushes_share_one_sync_by_the_committer() {
         assert!(points.iter().all(|&point| world.state(point) == CommitState::Durable));
         for seed in 0..5 {
             let world = world.restarted(seed, durability);
-            assert!((0..100).all(|key| !world.get(key).0), "what was flushed is back");
+            assert!((0..100).all(|key| !world.get(key).0), "a flushed item is back");
         }
     }
 }

@@ -261,7 +261,7 @@ fn a_growth_that_a_failed_sync_lost_is_made_again() {
         let syncs = world.devices[0].counts().syncs;
         world.devices[0].plan(Fault::once(Operation::Sync, syncs + 1, Failure::Io));
         world.engine.grow(None, 24 * MIB).unwrap_err();
-        assert_eq!(world.devices[0].size(), 12 * MIB, "the length is what it was");
+        assert_eq!(world.devices[0].size(), 12 * MIB, "the length is unchanged");
         world.engine.grow(None, 24 * MIB).unwrap();
         let end = world.fill(full);
         assert!(world.engine.commit());
@@ -355,7 +355,7 @@ fn impossible_growths_are_refused_with_the_reason() {
     assert!(said.contains("too little for another segment: ask for"), "{said}");
     let least: u64 = said.split(' ').find_map(|word| word.parse().ok()).unwrap();
     assert_eq!(grow(&world, None, least), "grown");
-    assert_eq!(grow(&world, None, least), "grown", "to grow to what is there is nothing");
+    assert_eq!(grow(&world, None, least), "grown", "growing to the current size changes nothing");
     let said = grow(&world, None, 1 << 50);
     assert!(
         said.contains("bytes while it runs, for its tables may take at most a quarter"),

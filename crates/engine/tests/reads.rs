@@ -162,7 +162,7 @@ fn a_thread_polls_for_reads_as_long_as_they_complete_quickly() {
     let absent = keys.iter().filter(|name| !is_there(&session, name, &value)).take(40).count();
     assert_eq!(absent, 40);
     session.tick(NOW);
-    assert_eq!(looks(&mut session), 0, "nobody knows how fast it is");
+    assert_eq!(looks(&mut session), 0, "no read has completed: its duration is unknown");
     end(&mut session, 2);
     let for_two = looks(&mut session);
     assert!((20..1000).contains(&for_two), "{for_two} looks after two reads");
@@ -204,7 +204,7 @@ fn records_that_are_larger_than_was_guessed_wait_for_room() {
     assert!((most..=MOST + STEP).contains(&charged), "{charged} bytes charged for {most}");
     let held = engine.memory_used();
     drop(session);
-    assert!(engine.memory_used() < held, "what a session kept is not charged when it has ended");
+    assert!(engine.memory_used() < held, "records of an ended session are still charged");
 }
 
 #[test]

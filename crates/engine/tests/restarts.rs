@@ -154,7 +154,7 @@ fn a_store_without_durability_is_not_read_after_a_crash() {
     let device = image(&device);
     let (engine, session, read) = open(&device, Durability::Async, 0x1331_7227_4114_9009);
     assert!(engine.recovered().unwrap().discarded && engine.stats().items == 0);
-    assert!(read < SIZE / 50, "{read} bytes are read of what was discarded");
+    assert!(read < SIZE / 50, "{read} bytes of discarded data are read");
     set(&session, "key", b"value");
     assert!(engine.commit());
     let device = image(&device);
@@ -164,7 +164,7 @@ fn a_store_without_durability_is_not_read_after_a_crash() {
     assert_eq!((recovered.discarded, recovered.damaged_segments), (false, 0));
     // The start reads the headers of all places, and the records that were written after the
     // discard.
-    assert!(read < SIZE / 4, "{read} bytes are read of what was discarded before");
+    assert!(read < SIZE / 4, "{read} bytes are read, including discarded data");
 }
 
 /// If a client sets a large value and disconnects while it waits for space, no places may stay
@@ -219,7 +219,11 @@ fn an_abandoned_large_value_keeps_no_places_free() {
         machine.session.tick(NOW);
     }
     fill(&mut machine, 10_000..16_000);
-    assert!(free(&machine) < 2 << 20, "{} bytes are kept free for nobody", free(&machine));
+    assert!(
+        free(&machine) < 2 << 20,
+        "{} bytes are still reserved for an abandoned write",
+        free(&machine)
+    );
 }
 
 /// A start with too little memory for the index must be refused and must change nothing. The error

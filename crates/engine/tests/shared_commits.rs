@@ -122,7 +122,7 @@ fn wait_for(session: &Session, point: CommitPoint) {
         }
         thread::park_timeout(Duration::from_secs(1));
     }
-    panic!("nobody has begun this commit");
+    panic!("no thread has begun this commit");
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn assert_few_at_once(server: &Server) {
         thread::sleep(Duration::from_millis(20));
         begin().1 == "OK\r\n"
     });
-    assert!(again, "who has gone keeps its place");
+    assert!(again, "a disconnected client keeps its place");
 }
 
 /// Returns the number of the key at the start of a metadump line.

@@ -490,7 +490,7 @@ fn items_beyond_memory_are_read_back_by_either_backend() {
             }
         });
         let reads: u64 = server.stat("larder_flash_reads").parse().expect("a number");
-        assert!(reads > 1000, "{reads} reads of what is not in memory");
+        assert!(reads > 1000, "only {reads} reads of items that are not in memory");
         assert_ne!(server.stat("larder_jumbo_segments"), "0");
         // Changes items that are not in memory.
         ask(&mut client, "append key0 0 0 1\r\n!\r\ntouch key1 0\r\n", "STORED\r\nTOUCHED\r\n");

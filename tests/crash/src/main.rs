@@ -44,8 +44,8 @@ use crate::world::{Failure, World};
 #[derive(Debug, Parser)]
 #[command(
     name = "larder-crash",
-    about = "Kills the real server and checks what it had acknowledged",
-    long_about = "Kills the real server under load, or cuts its power, and checks what it had acknowledged.\n\n\
+    about = "Kills the real server and checks the writes that it had acknowledged",
+    long_about = "Kills the real server under load, or cuts its power, and checks the writes that it had acknowledged.\n\n\
                   Rounds are on one device (plain, power) and on several that are added and drained all the \
                   time: in refuse mode (devices), in evict mode and full (evict), with a small fast device \
                   and a big one in each lane (tiers), and with the power of all of them cut at once \

@@ -40,7 +40,7 @@ fn a_directory_gets_a_file_of_the_size_asked_for() {
     assert_eq!(device.size(), SIZE, "rounded down");
     let metadata = device.path().metadata().expect("exists");
     assert_eq!(metadata.len(), SIZE);
-    assert_eq!(metadata.mode() & 0o777, 0o600, "nobody else reads what clients stored");
+    assert_eq!(metadata.mode() & 0o777, 0o600, "only the owner may read the data of clients");
     let scratch = File::create(folder.file("scratch")).expect("file");
     if kernel::allocate(&scratch, 0, 4096).is_ok() {
         assert!(metadata.blocks() * 512 >= SIZE, "space is allocated, not only promised");
@@ -62,7 +62,7 @@ fn a_reopened_file_has_its_content_and_size() {
     device.read_at(SIZE - 10_000, &mut found).expect("read");
     assert_eq!(found, [5; 10_000]);
     device.read_at(0, &mut found).expect("read");
-    assert_eq!(found, [0; 10_000], "what was never written is zero");
+    assert_eq!(found, [0; 10_000], "bytes that were never written are zero");
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn prepared_bytes_are_zeros_or_unchanged_and_their_neighbours_stay() {
     let whole = GRAIN as usize;
     assert!(all[..whole] == block && all[end as usize..] == block);
     let first = if written > 0 { [0; GRAIN as usize] } else { block };
-    assert!(all[whole..2 * whole] == first, "not what was written through the page cache");
+    assert!(all[whole..2 * whole] == first, "other bytes than were written through the page cache");
     assert!(all[2 * whole..end as usize].iter().all(|&byte| byte == 0));
     let error = device.prepare(GRAIN, SIZE as usize).expect_err("outside");
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
@@ -305,7 +305,7 @@ fn an_impossible_size_is_refused_and_leaves_the_file_unchanged() {
 fn the_default_size_is_limited_to_a_quarter_of_the_free_space() {
     assert_eq!(default_size(80 << 30, 1 << 30), Some(1 << 30));
     assert_eq!(default_size(80 << 30, (1 << 30) + 5000), Some((1 << 30) + 4096), "rounded down");
-    assert_eq!(default_size(80 << 30, 64 << 30), Some(20 << 30), "a quarter of what is free");
+    assert_eq!(default_size(80 << 30, 64 << 30), Some(20 << 30), "a quarter of the free space");
     assert_eq!(default_size(4 * MIN_SIZE, 1 << 30), Some(MIN_SIZE));
     assert_eq!(default_size(4 * MIN_SIZE - 1, 1 << 30), None);
     assert_eq!(default_size(0, 1 << 30), None);

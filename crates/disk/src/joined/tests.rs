@@ -127,7 +127,7 @@ impl World {
 fn a_sync_skips_parts_that_were_not_written_to() {
     let world = world();
     world.joined.sync().expect("sync");
-    assert_eq!(world.syncs(), [1, 1], "nobody knows what was done to it before");
+    assert_eq!(world.syncs(), [1, 1], "earlier writes are unknown, so both parts are synced");
     world.joined.sync().expect("sync");
     assert_eq!(world.syncs(), [1, 1]);
     world.joined.write_at(0, b"first").expect("write");

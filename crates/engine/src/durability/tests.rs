@@ -251,12 +251,12 @@ fn sleeping_requests_a_commit_once_and_only_for_uncommitted_writes() {
     assert!(asked());
     one.tick(1);
     one.sleep();
-    assert!(!asked(), "twice by the same");
+    assert!(!asked(), "the session requested the commit twice");
     assert!(engine.commit());
     one.tick(1);
     write(&one);
     other.sleep();
-    assert!(!asked(), "by who needs nothing of what is not committed yet");
+    assert!(!asked(), "a session without uncommitted writes requested a commit");
     other.tick(1);
     write(&other);
     other.sleep();
@@ -349,7 +349,7 @@ fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
     assert!(!lane.commit());
     let mut slots = 0;
     (0..lane.index.stripe_count()).for_each(|at| lane.index.visit_stripe(at, |_| slots += 1));
-    assert_eq!(slots, 0, "the index leads to a tombstone that nobody buries");
+    assert_eq!(slots, 0, "the index still leads to the durable tombstone");
     assert!(lane.log.numbers().any(|number| lane.log.segment(number).has_ends()));
 }
 

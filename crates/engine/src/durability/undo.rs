@@ -73,7 +73,7 @@ impl Lane {
             if change.is_tombstone {
                 // SAFETY: the commit is not settled, so its frames stay.
                 let record = unsafe { self.log.record(change.address) };
-                let record = record.expect("what is not settled has a frame");
+                let record = record.expect("a record of an unsettled commit has a frame");
                 self.bury(change.address, record.key(), record.size());
             }
             false

@@ -378,7 +378,7 @@ mod tests {
         assert_eq!((table.owned(A), table.owned(B), table.owned(C)), (2048, 0, 2048));
         assert!(
             (0..PARTITIONS).step_by(3).all(|at| table.owners[at] == A),
-            "what is not lost stays"
+            "partitions of remaining lanes stay"
         );
     }
 }

@@ -539,7 +539,7 @@ mod tests {
         // SAFETY: only this test knows the tables.
         unsafe { pages.give_back(&mut tables) };
         assert_eq!(budget.used(), (kept.pages() * PAGE) as u64);
-        assert_eq!(pages.lock().free.by_place.len(), 2, "a run on either side of what is kept");
+        assert_eq!(pages.lock().free.by_place.len(), 2, "a run on either side of the kept table");
         let again = pages.take(10, false).unwrap();
         // SAFETY: the table was not given back.
         let mut places = bucket::places(unsafe { again.buckets() });

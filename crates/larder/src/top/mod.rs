@@ -35,8 +35,8 @@ pub(crate) fn command() -> Command {
             "Show the current activity of servers: requests by command, hit ratio, latency, \
              processor time, memory and health. It requests `stats` once per interval, so it \
              works with every server that speaks memcached's text protocol. A dash means that a \
-             server does not report a figure. Only Larder reports latencies: p50, p99 and p99.9 of the commands in \
-             the interval. Keys: q quits, space pauses.",
+             server does not report a figure. Only Larder reports latencies: p50, p99 and p99.9 \
+             of the commands in the interval. Keys: q quits, space pauses.",
         )
         .after_help(
             "Examples:\n  \

@@ -522,7 +522,7 @@ mod loom_tests {
             let (before, address) = thread.join().unwrap();
             let covered = log.is_closed(address);
             assert!(begun.into_iter().all(|address| log.is_closed(address)));
-            assert!(!covered || was_filled, "a commit covers what is not filled");
+            assert!(!covered || was_filled, "a commit covers a record that is not filled");
             assert!(!covered || log.is_closed(before), "a commit covers the later one only");
             noted.note((covered, address.offset() < before.offset()));
         });
@@ -557,7 +557,7 @@ mod loom_tests {
             assert!(thread.join().unwrap());
             let in_old = address.segment() == first.segment();
             let is_newer = log.is_opened_after(other.address.segment(), first.segment());
-            assert!(!in_old || !is_newer, "what it hides counts as newer");
+            assert!(!in_old || !is_newer, "S counts as opened after F, which took R later");
             noted.note((in_old, is_newer));
         });
         let all = outcomes.all();

@@ -138,7 +138,7 @@ mod tests {
     fn reclaimable_places_count_as_part_of_the_reserves() {
         assert_eq!(spared(768, true, 0), [38, 26, 14, 2, 0]);
         assert_eq!(spared(768, true, 18), [20, 14, 8, 2, 0]);
-        assert_eq!(spared(768, true, 1000), [5, 4, 3, 2, 0], "each claim has one of its own");
+        assert_eq!(spared(768, true, 1000), [5, 4, 3, 2, 0], "each reserve keeps one place");
         assert_eq!(spared(768, false, 0), [3, 3, 3, 2, 0]);
         for reclaimable in 0..1000 {
             let [write, ..] = spared(768, true, reclaimable);

@@ -280,7 +280,7 @@ mod tests {
             let _ = region.join_pages(turn % 2 * HUGE_PAGE);
         }
         // The bound is loose because other tests run at the same time.
-        assert!(resident() < before + 8 * HUGE_PAGE, "what it looked for is given back");
+        assert!(resident() < before + 8 * HUGE_PAGE, "joining pages leaks memory");
         // SAFETY: as above.
         let all = unsafe { std::slice::from_raw_parts(region.at(0), region.len()) };
         assert!(all[..HUGE_PAGE + PAGE].iter().all(|&byte| byte == 7));

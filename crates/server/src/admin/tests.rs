@@ -88,7 +88,7 @@ fn a_start_shows_its_progress() {
     });
     let host = Host { starting: Some(starting), ..Host::default() };
     let server = Server::start_in(settings, host).unwrap();
-    let (status, _, live) = answers.try_recv().expect("the start says what it is at");
+    let (status, _, live) = answers.try_recv().expect("the start reports its status");
     assert_eq!(status, "recovering: reading the store");
     assert_eq!(live, (200, "ok\n".to_owned()));
     for (status, path, (code, body)) in answers.try_iter().take(5) {

@@ -66,7 +66,7 @@ fn wait_returns_the_first_reason_to_stop() {
     let mut client = connect(&server);
     client.write_all(b"shutdown graceful\r\n").unwrap();
     assert_eq!(server.wait(), "the shutdown command");
-    assert!(!server.stopper().stop("somebody else"));
+    assert!(!server.stopper().stop("another reason"));
     assert_eq!(server.wait(), "the shutdown command");
     server.shutdown(Duration::from_secs(5)).unwrap();
 

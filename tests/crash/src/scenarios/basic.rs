@@ -221,7 +221,7 @@ pub(super) fn full_store(setup: &Setup) -> Result<(), Failure> {
     let mut talk = server.connect()?;
     for number in 0..stored / 4 {
         let key = format!("g{number}");
-        expect("stored in what was given back", talk.get(&key)?, Some(&value(number)))?;
+        expect("a value in the freed space", talk.get(&key)?, Some(&value(number)))?;
     }
     for number in 2..stored {
         let kept = (number % 2 == 0).then(|| value(number));

@@ -72,7 +72,7 @@ fn failing(setup: &Setup, faults: Faults) -> Result<(), Failure> {
         let server = world.start()?;
         let mut talk = server.connect()?;
         expect("the value that was kept, after a crash", talk.get("probe")?, Some(&last))?;
-        expect("what was stored after healing", talk.get("healed")?, Some("yes"))?;
+        expect("the value stored after healing", talk.get("healed")?, Some("yes"))?;
         world.end(server, End::Kill)?;
     }
     Ok(())
@@ -165,7 +165,7 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
     line.raw(b"mg other v\r\nset more 0 0 1\r\n1\r\nmg other v\r\n")?;
     answered(&mut line, "a read before a write in a pipeline", "VA 3")?;
     line.read_line()?;
-    held(&mut line, "what follows a write in a pipeline")?;
+    held(&mut line, "a read after a write in a pipeline")?;
     disk_of(&world)?.set_faults(Faults::default());
     for (one, request, wanted) in &mut talks {
         answered(one, request, wanted)?;

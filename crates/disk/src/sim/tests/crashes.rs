@@ -65,11 +65,11 @@ fn a_crash_leaves_only_contents_since_the_last_sync() {
         }
         for crash in 0..20 {
             let crashed = device.crash(crash);
-            assert_eq!(crashed.unsynced_sectors(), 0, "what survived is durable");
+            assert_eq!(crashed.unsynced_sectors(), 0, "surviving sectors are durable");
             for number in 0..SECTORS {
                 assert!(
                     allowed.has(number, &sector(&crashed, number)),
-                    "seed {seed}, crash {crash}: sector {number} holds what it never held"
+                    "seed {seed}, crash {crash}: sector {number} holds contents that were never written to it"
                 );
             }
         }

@@ -27,8 +27,8 @@ fn a_held_sync_covers_what_was_written_when_it_was_called() {
     assert_eq!(device.unsynced_sectors(), 2);
     let found: std::collections::HashSet<Vec<u8>> =
         (0..300).map(|seed| first_bytes(&device.crash(seed), 2)).collect();
-    assert!(found.contains(&vec![1, 0]), "what came later may be lost");
-    assert!(found.iter().all(|sectors| sectors[0] != 0), "what came before may not");
+    assert!(found.contains(&vec![1, 0]), "later writes may be lost");
+    assert!(found.iter().all(|sectors| sectors[0] != 0), "earlier writes may not be lost");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_release_continues_only_calls_held_before_it() {
         syncing.join().expect("thread").expect("sync");
         assert_eq!(device.counts().syncs, round);
     }
-    assert!(!device.wait_until_held(Duration::ZERO), "nobody is held now");
+    assert!(!device.wait_until_held(Duration::ZERO), "no operation is held now");
 }
 
 #[test]

@@ -71,11 +71,11 @@ fn flush_and_seal(memory: u64, switches: usize) {
         fill_a_frame(&lane, [SIZE, SIZE]);
         let (mut writer, after) = writing.join().unwrap();
         writer.tick(1);
-        assert_eq!(get(&writer, BEFORE), None, "what was flushed is there");
-        assert_eq!(get(&writer, AFTER), Some(VALUE), "what was written later is lost");
+        assert_eq!(get(&writer, BEFORE), None, "the flushed item is still there");
+        assert_eq!(get(&writer, AFTER), Some(VALUE), "an item set after the flush is lost");
         let there = DURING.map(|key| get(&writer, key).is_some());
         for (after, there) in after.into_iter().zip(there) {
-            assert!(there || !after, "what was written later is lost");
+            assert!(there || !after, "an item set after the flush is lost");
         }
         assert!(there[1] || !there[0], "the flush was between them");
         noted.note((there, reused));

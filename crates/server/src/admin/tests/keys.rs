@@ -156,7 +156,11 @@ fn items_by_prefix_are_within_the_stated_error() {
     }
     let value = "v".repeat(200_000);
     run(&mut client, format!("set large 0 0 200000 noreply\r\n{value}\r\n").as_bytes());
-    assert_eq!(samples(&report(&server)), 0, "nothing is sampled before somebody looks");
+    assert_eq!(
+        samples(&report(&server)),
+        0,
+        "nothing is sampled before the first request for the report"
+    );
     let report = report_when(&server, |report| samples(report) > 4000);
     let n = number(&report["items"]["samples"]);
     assert_eq!(report["items"]["total"], 10_001);

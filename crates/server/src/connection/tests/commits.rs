@@ -161,7 +161,7 @@ impl Client {
     /// Does the same as [`more`](Self::more). Panics if the worker was not woken since the last
     /// call.
     fn woken(&mut self) -> Vec<u8> {
-        assert!(self.bell.0.swap(0, SeqCst) > 0, "nobody has woken the worker");
+        assert!(self.bell.0.swap(0, SeqCst) > 0, "the worker was not woken");
         self.more()
     }
 

@@ -124,7 +124,7 @@ fn a_stalled_dump_gives_its_place_to_another() {
     // The fifth dump has replaced one of the two stalled dumps. The connection of the replaced dump
     // must be closed, and all other dumps must be complete.
     let ends: Vec<Flow> = idle.iter_mut().map(|dumping| world.read_all(dumping)).collect();
-    assert_eq!((ends[0], ends[2]), (Flow::Read, Flow::Read), "who reads loses nothing");
+    assert_eq!((ends[0], ends[2]), (Flow::Read, Flow::Read), "a client that reads loses its dump");
     let closed = [1, 3].into_iter().filter(|&at| ends[at] == Flow::Close);
     assert_eq!(closed.count(), 1, "{ends:?}");
     for (dumping, end) in idle.iter().zip(&ends) {

@@ -154,7 +154,7 @@ fn the_connection_that_keeps_most_is_closed() {
         for client in &mut deaf {
             client.write_all(b"big 30000000\n").unwrap();
         }
-        until("nobody reads", || server.sum(|c| &c.output_stalls) == 2);
+        until("both outputs stall", || server.sum(|c| &c.output_stalls) == 2);
         let mut polite: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
         for client in &mut polite {
             client.write_all(b"half a line").unwrap();

@@ -18,7 +18,7 @@ fn shutdown_finishes_what_is_in_flight() {
         until("it is parked", || server.valve.parked.load(SeqCst) > 0);
         server.control.shut_down(PATIENCE);
         assert_eq!(read_to_end(&mut idle), b"");
-        until("nobody may connect", || TcpStream::connect(server.address).is_err());
+        until("new connections are refused", || TcpStream::connect(server.address).is_err());
         server.open_valve();
         assert_eq!(read_to_end(&mut busy), b"park me\nand this\n");
         // A client in the middle of a command must still be able to finish that command.
@@ -87,7 +87,7 @@ fn accepting_can_stop_while_connections_continue() {
         let mut client = server.connect();
         ping(&mut client, "before\n");
         server.control.stop_accepting();
-        until("nobody may connect", || TcpStream::connect(server.address).is_err());
+        until("new connections are refused", || TcpStream::connect(server.address).is_err());
         ping(&mut client, "after\n");
         server.stop();
     });

@@ -63,7 +63,7 @@ fn a_connection_with_withheld_answers_is_not_idle() {
         ping(&mut idle, "idle\n");
         assert_eq!(read_to_end(&mut idle), b"");
         server.control.shut_down(PATIENCE);
-        until("nobody may connect", || TcpStream::connect(server.address).is_err());
+        until("new connections are refused", || TcpStream::connect(server.address).is_err());
         assert_eq!(server.sum(|c| &c.current_connections), 1);
         server.open_valve();
         assert_eq!(read_to_end(&mut late), b"late\n");

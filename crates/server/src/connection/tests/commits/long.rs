@@ -88,7 +88,7 @@ fn a_retrieval_executed_again_may_read_the_device() {
     assert!((10_000..stats.item_bytes).contains(&stats.flash_item_bytes), "{stats:?}");
     let mut writer = store.client();
     writer.send(b"replace a 0 0 3\r\nnew\r\n");
-    assert_eq!(writer.flow, Flow::Park, "the key is compared with what is on the device");
+    assert_eq!(writer.flow, Flow::Park, "the key is compared with the record on the device");
     store.engine.serve_reads();
     assert_eq!(writer.more(), b"");
     assert_eq!(writer.flow, Flow::Hold);
