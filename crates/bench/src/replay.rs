@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_are_those_of_one_request_after_the_other_whatever_the_batch() {
+    fn batches_miss_as_often_as_single_requests() {
         let expected = Outcome { requests: 9, counted: 9, misses: 6, refused: 2, seconds: 0.0 };
         for batch in [1, 2, 3, 64] {
             assert_eq!(replay(batch, 0), expected, "batches of {batch}");

@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_has_a_case_of_its_own() {
+    fn each_status_has_its_own_case() {
         let word = |text: &'static str| Reply::parse(text.as_bytes()).unwrap();
         assert_eq!(word("DELETED"), Reply::Deleted);
         assert_eq!(word("TOUCHED"), Reply::Touched);

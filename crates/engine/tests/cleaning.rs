@@ -82,7 +82,7 @@ fn settle(machine: &mut Machine) -> Stats {
 }
 
 #[test]
-fn without_evictions_the_cleaner_moves_what_is_alive_in_the_segments_that_it_cleans() {
+fn without_evictions_the_cleaner_moves_all_live_records_of_cleaned_segments() {
     let mut machine = machine(WhenFull::Refuse);
     // Two thirds of the store hold live records.
     overwrite(&mut machine, 40_000, 200_000);

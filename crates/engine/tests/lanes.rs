@@ -632,7 +632,7 @@ fn a_store_starts_after_a_power_loss_at_the_end_of_a_drain() {
 }
 
 #[test]
-fn a_device_that_was_forgotten_is_out_of_date_whatever_it_was_told_last() {
+fn a_forgotten_device_is_out_of_date_even_with_the_newest_table() {
     let mut machine = Machine::start(names(&["a", "b"]), Durability::Sync);
     filled(&mut machine, 500);
     // Device "b" fails, so only device "a" records the attempts to drain "a". Then the table of

@@ -336,7 +336,7 @@ fn a_late_session_shortens_no_window() {
 /// A take with `Durability::Async` in a sync store does not wait for a commit. Even if no call
 /// waits for one, the engine must make the commit.
 #[test]
-fn units_that_nobody_waits_for_become_durable() {
+fn units_that_no_call_waits_for_become_durable() {
     let device = Arc::new(SimDevice::new(16 << 20, 1));
     let store = StoreOptions {
         sync_interval: Duration::from_millis(40),

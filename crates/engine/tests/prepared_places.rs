@@ -67,7 +67,7 @@ fn one_place_is_ready_at_a_time_and_only_in_sync_mode() {
 }
 
 #[test]
-fn a_place_is_prepared_once_whatever_was_written_there_since() {
+fn a_place_is_prepared_once_despite_later_writes() {
     let mut machine = Machine::start(device(), Durability::Sync);
     let mut prepared = 0;
     for key in 0..1000 {

@@ -229,7 +229,7 @@ fn an_abandoned_large_value_keeps_no_places_free() {
 /// A start with too little memory for the index must be refused and must change nothing. The error
 /// must name the smallest memory size that suffices.
 #[test]
-fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
+fn memory_too_small_for_the_index_is_refused_with_the_minimum() {
     const KEYS: u32 = 250_000;
     const STEP: u64 = 1 << 20;
     let device = Arc::new(SimDevice::new(64 << 20, 1));
@@ -309,7 +309,7 @@ fn memory_too_small_for_the_index_is_refused_with_what_suffices() {
 /// A start after a crash reads the header of each place on its own, but metas of neighbouring
 /// places together. So it waits for the device about once per place.
 #[test]
-fn a_start_reads_once_per_place_to_find_what_is_there() {
+fn a_start_reads_about_once_per_place() {
     // Reads of the superblock, tail places and other data outside the places.
     const OTHERS: u64 = 24;
     let mut device = Arc::new(SimDevice::new(64 << 20, 1));

@@ -108,13 +108,13 @@ impl Machine {
 
     /// Scans and returns how often each key is shown. Calls `beside` after each step.
     fn scan(&mut self, beside: impl FnMut(&mut Machine)) -> HashMap<u32, u32> {
-        let (shown, unreadable, refusal) = self.scan_what_can_be_read(beside);
+        let (shown, unreadable, refusal) = self.scan_readable(beside);
         assert_eq!((unreadable, refusal), (0, None));
         shown
     }
 
     /// As `scan`, but also returns the number of omitted items and whether the scan was refused.
-    fn scan_what_can_be_read(
+    fn scan_readable(
         &mut self,
         mut beside: impl FnMut(&mut Machine),
     ) -> (HashMap<u32, u32>, u64, Option<Refusal>) {
@@ -246,7 +246,7 @@ fn a_scan_leaves_out_unreadable_items_and_counts_them() {
         let mut machine = Machine::with(1, 128 << 20, Durability::Async, when_full);
         machine.fill();
         machine.rot();
-        let (shown, unreadable, refusal) = machine.scan_what_can_be_read(|_| {});
+        let (shown, unreadable, refusal) = machine.scan_readable(|_| {});
         assert!(unreadable > 100, "{unreadable}");
         assert_eq!((shown.len() as u64 + unreadable, refusal), (u64::from(KEYS), end));
     }
@@ -257,13 +257,13 @@ fn a_scan_ends_although_gets_found_unreadable_records_first() {
     let mut machine = Machine::start(1, 128 << 20, Durability::Async);
     machine.fill();
     machine.rot();
-    let (shown, unreadable, _) = machine.scan_what_can_be_read(|_| {});
+    let (shown, unreadable, _) = machine.scan_readable(|_| {});
     let damaged: Vec<_> = (0..KEYS).filter(|key| !shown.contains_key(key)).collect();
     for (at, key) in damaged.iter().step_by(5).enumerate() {
         // Every third step of the scan is followed by a get of this damaged key. In some scans, the
         // get finds the damage just before the scan reaches this record and other unreadable ones.
         let (name, mut calls) = (format!("key{key}"), at);
-        let (_, again, _) = machine.scan_what_can_be_read(|machine| {
+        let (_, again, _) = machine.scan_readable(|machine| {
             calls += 1;
             let key = machine.session.key(name.as_bytes());
             if calls.is_multiple_of(3)

@@ -40,7 +40,7 @@ fn keys_on(device: &SimDevice, values: &Values, end: u32) -> BTreeSet<u32> {
 }
 
 #[test]
-fn new_writes_lie_on_the_fast_device_and_what_has_cooled_on_the_lower_one() {
+fn new_items_lie_on_the_fast_device_and_cooled_items_on_the_lower_one() {
     for durability in [Durability::Async, Durability::Sync] {
         let (fast, lower) = devices(4 * MIB, 32 * MIB);
         let mut world = World::open(given(&fast, Some(&lower)).with(durability, WhenFull::Refuse));

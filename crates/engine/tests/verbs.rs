@@ -35,7 +35,7 @@ fn get(session: &Session, key: &str) -> Option<String> {
 }
 
 #[test]
-fn a_value_is_what_was_set_last() {
+fn a_get_returns_the_value_of_the_last_set() {
     let engine = engine(16);
     let session = session(&engine);
     assert_eq!(get(&session, "a"), None);

@@ -155,7 +155,7 @@ fn idle_connections_are_cheap() {
 }
 
 #[test]
-fn clients_that_do_not_read_block_nobody() {
+fn clients_that_do_not_read_do_not_block_others() {
     let server = Server::start(64, &[]);
     let mut writer = server.connect();
     let value = vec![b'v'; LARGE];

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_c_number_reads_what_c_reads() {
+    fn parse_c_number_agrees_with_c() {
         let zeros = [[b'0'; 40].as_slice(), b"7"].concat();
         for (token, number) in [
             (&b"7"[..], Some((false, 7))),

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_continues_the_time_of_a_store_whatever_the_wall_clock_shows() {
+    fn a_clock_continues_the_time_of_a_store_despite_another_wall_clock_time() {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let own = Clock::start();
         for (time, ahead) in [(own.began + HOUR, -3600), (own.began - HOUR, 3600)] {

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_tells_what_follows_a_command_that_is_timed_apart() {
+    fn a_call_tells_whether_its_first_command_is_timed_apart() {
         let latencies = Latencies::default();
         let timer = latencies.timer();
         timer.begin_turn(1, &latencies);

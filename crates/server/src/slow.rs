@@ -165,7 +165,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_reader() {
+    fn a_push_does_not_wait_for_a_reader() {
         let commands = SlowCommands::default();
         let reader = commands.kept.lock().unwrap();
         commands.push(slow(1));

@@ -15,7 +15,7 @@ fn worlds_in_memory_agree_with_the_model() {
 }
 
 #[test]
-fn stores_keep_what_they_acknowledged() {
+fn stores_keep_acknowledged_writes() {
     let mut counts = WorldCounts::default();
     for seed in 0..STORES {
         match DurableWorld::run(Plan { seed, steps: 2000 }) {
@@ -55,7 +55,7 @@ const GROWN: u64 = 200;
 /// The seed does not decide in which order threads run. So the replay of a failure may have to be
 /// run several times before it fails again.
 #[test]
-fn stores_with_threads_keep_what_they_acknowledged() {
+fn stores_with_threads_keep_acknowledged_writes() {
     for seed in 0..20 {
         if let Err(failure) = ThreadedWorld::run(Plan { seed, steps: 10_000 }) {
             panic!(

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_may_see_what_a_writer_has_replaced_many_times_since() {
+    fn a_reader_may_see_a_value_that_was_replaced_many_times_since() {
         let mut checker = Checker::new(false);
         let write = |number: u64| {
             let stored = Reply::Stored(Some(100 + number));

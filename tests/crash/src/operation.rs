@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_memcached_expects() {
+    fn requests_have_the_format_of_memcached() {
         let number = Content::Number(12);
         assert_eq!(encoded(store(Store::Set, number.clone())), "set k 0 0 2\r\n12\r\n");
         let mut cas = store(Store::Cas(9), number.clone());

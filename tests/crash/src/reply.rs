@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_and_stores_answer_what_was_asked() {
+    fn replies_to_counts_and_deletes_are_read() {
         let read = |bytes: &[u8], operation| read(&mut ReplyReader::new(bytes), operation);
         let count = Operation::Count { by: 1, initial: None };
         assert_eq!(read(b"12\r\n", &count).unwrap(), Reply::Number(12, None));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_ends() {
+    fn a_search_for_an_unreachable_size_ends() {
         search(64, 80, |_| 10);
         search(64, 80, |_| 100);
     }

@@ -247,7 +247,7 @@ fn a_count_is_exact_and_misses_are_counted() {
 }
 
 #[test]
-fn a_run_of_quiet_sets_is_answered_once_whatever_was_refused() {
+fn a_run_of_quiet_sets_is_answered_once_despite_refusals() {
     let (address, threads) = server(1, |stream| {
         each_line(stream, |line, stream| match line {
             "mn" => stream.write_all(b"SERVER_ERROR full\r\nMN\r\n").is_ok(),

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn keys_that_do_not_fit_are_refused() {
         let lengths = |min, max| Lengths { min, max };
         assert!(Keys::new("k", lengths(7, 7), 1_000_000).is_ok());
         assert!(Keys::new("k", lengths(7, 7), 1_000_001).is_err());

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_admits_its_burst_and_what_flows_in() {
+    fn a_bucket_admits_its_burst_and_its_refill() {
         let bucket = Limit { budget: 1000, window: 2, burst: Some(100) };
         assert_eq!(bucket.bound(1.5), 850);
         assert_eq!(Limit { burst: None, ..bucket }.bound(1.5), 1000);

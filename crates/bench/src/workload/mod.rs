@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verb_is_what_the_protocol_says() {
+    fn each_verb_has_the_format_of_the_protocol() {
         let one = |mix: &str| {
             requests(
                 Shape { keys: 1, value_lengths: Lengths { min: 4, max: 4 }, ..small(mix) },
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn in_order_each_key_comes_once_whatever_the_threads() {
+    fn in_order_each_key_comes_once_with_several_threads() {
         let shape = Shape { keys: 1000, in_order: true, ..small("set=1") };
         let workload = Workload::new(shape).unwrap();
         let mut numbers = VecDeque::new();

@@ -20,7 +20,7 @@ fn first_bytes(device: &SimDevice, count: u64) -> Vec<u8> {
 }
 
 #[test]
-fn reads_return_what_was_written_across_pages() {
+fn reads_return_the_bytes_written_across_pages() {
     let device = SimDevice::new(20_000, 1);
     assert_eq!(device.size(), 20_480, "rounded up");
     let bytes: Vec<u8> = (0..10_000_u32).map(|i| (i % 251) as u8).collect();

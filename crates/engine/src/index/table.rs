@@ -528,7 +528,7 @@ mod tests {
     /// A flush frees thousands of tables in the order of their stripes, not of their addresses.
     /// `give_back`, which merges adjacent tables, must free them all in any order.
     #[test]
-    fn tables_are_given_back_whatever_their_order_and_their_gaps() {
+    fn tables_are_given_back_in_any_order_and_with_gaps() {
         let budget = Arc::new(Budget::new(1 << 40));
         let pages = Pages::reserve(64 << 20, Arc::clone(&budget)).unwrap();
         let mut tables: Vec<_> = (0..60).map(|n| pages.take(1 + n % 3, false).unwrap()).collect();

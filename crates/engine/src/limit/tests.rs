@@ -371,7 +371,7 @@ proptest! {
     }
 
     #[test]
-    fn decoding_takes_exactly_what_encoding_wrote(
+    fn a_decoded_limiter_encodes_to_the_same_bytes(
         bytes in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..60),
             (0..5u8, prop::sample::select(vec![40, 48]), any::<u8>()).prop_flat_map(
@@ -426,7 +426,7 @@ fn encoded_limiters_have_known_bytes_and_nothing_else_is_decoded() {
 }
 
 #[test]
-fn a_missing_limiter_has_all_units_and_refuses_what_can_never_pass() {
+fn a_missing_limiter_has_all_units_and_refuses_costs_that_can_never_pass() {
     for limit in [fixed(5, 9), fixed(5, 0), sliding(5, 9), gcra(2, 9, 5)] {
         let (decision, stored) = Limiter::decide(None, &limit, 0, NOW);
         let as_new = Decision { allowed: true, remaining: 5, retry: Some(0), reset: Some(0) };

@@ -140,7 +140,7 @@ mod tests {
     /// Later passes enter only the newest version. So the first pass must note the segment whose
     /// value is superseded, in whichever order it reads the two segments.
     #[test]
-    fn a_superseded_value_is_noted_whatever_comes_first() {
+    fn a_superseded_value_is_noted_in_either_order() {
         let key = KeyHash { lo: 1, hi: 2 };
         for segments in [[1, 2], [2, 1]] {
             let (mut jumbos, budget) = (Jumbos::default(), Arc::new(Budget::new(1 << 30)));

@@ -507,7 +507,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_newest_of_each_key_is_shown_whatever_the_limit(
+        fn the_newest_of_each_key_is_shown_at_any_limit(
             all in prop::collection::vec((0..500u32, 1..40u64, 0..1000usize, any::<bool>()), 0..2000),
             bytes in 0..200_000usize,
         ) {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_counts_whatever_the_order() {
+    fn the_newest_version_counts_in_any_order() {
         let mut keys = Keys::new();
         for (key, seq, alive) in [(1, 5, 80), (1, 7, 0), (1, 6, 90), (2, 2, 40), (2, 1, 50)] {
             keys.note(hash(key), seq, alive);

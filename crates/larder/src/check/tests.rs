@@ -344,7 +344,7 @@ fn a_commit_that_was_durable_and_is_not_whole_is_damage() {
 /// of these may still have been under way. If an earlier commit has failed, the tail proves
 /// nothing.
 #[test]
-fn a_tail_proves_what_its_trailer_says() {
+fn a_tail_proves_as_many_commits_as_its_trailer_says() {
     for (commit, after_failure, early, proves) in [
         (5, false, false, true),
         (5, false, true, false),

@@ -237,7 +237,7 @@ fn nothing_unfinished_is_left_outside_tests() {
 /// Shipped code must not use `println!` and its relatives: they panic if the output cannot be
 /// written, and a panic would change the exit code.
 #[test]
-fn what_is_printed_cannot_end_the_program() {
+fn output_errors_cannot_end_the_program() {
     let words = [" print!(", " println!(", " eprint!(", " eprintln!("].map(str::to_owned);
     let mut sources = shipped_sources();
     sources.retain(|(name, _)| !name.starts_with("crates/sim/"));
@@ -248,7 +248,7 @@ fn what_is_printed_cannot_end_the_program() {
 /// No message may advise to delete a file: even if Larder cannot use the file, it may hold the only
 /// copy of somebody's data.
 #[test]
-fn no_message_advises_to_destroy_what_might_be_data() {
+fn no_message_advises_to_destroy_data() {
     let words = ["remove it", "remove them", "erase", "delete it first", "wipe"].map(str::to_owned);
     let found: Vec<String> = lines_with(&shipped_sources(), &words)
         .into_iter()
@@ -299,7 +299,7 @@ fn unsafe_stays_where_memory_is_shared_or_the_kernel_called() {
 }
 
 #[test]
-fn no_path_of_somebodys_machine() {
+fn no_path_of_a_developers_machine() {
     let places = ["work", "root", "home", "Users"].map(|name| format!(" /{name}/"));
     let quoted = ["work", "root", "home", "Users"].map(|name| format!("\"/{name}/"));
     let found = lines_with(&texts(), &[places, quoted].concat());

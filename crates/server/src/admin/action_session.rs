@@ -683,7 +683,7 @@ mod tests {
     /// delays a sync, so the growth of the store does not end either. So requests for a drain and
     /// for a growth must end as `Asked`.
     #[test]
-    fn what_goes_on_without_a_reply_is_told_as_such() {
+    fn tasks_that_continue_without_a_reply_end_as_asked() {
         let [first, second] = [1, 2].map(|seed| Arc::new(SimDevice::new(64 << 20, seed)));
         let engine = on(&[&first, &second]);
         let drain = |draining| Task::Drain("1".to_owned(), draining);

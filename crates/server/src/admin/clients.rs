@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_names_what_a_connection_waits_for() {
+    fn the_state_names_the_reason_for_waiting() {
         use crate::waits::{Wait, Waits};
         let entry = entry("10.0.0.1:5", 1);
         assert_eq!(state_of(&entry), "idle");

@@ -105,7 +105,7 @@ fn a_start_shows_its_progress() {
 }
 
 #[test]
-fn metrics_show_what_clients_did() {
+fn metrics_count_commands_of_clients() {
     let server = server();
     let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
     client.write_all(b"get a\r\n").unwrap();

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_tokens_are_limited_and_lock_out_nobody() {
+    fn wrong_tokens_are_limited_and_do_not_lock_out_operators() {
         let token = AdminToken::new(TOKEN.to_owned(), false);
         let began = Instant::now();
         let (here, there) = (true, false);

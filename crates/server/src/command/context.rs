@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_that_nobody_reads_loses_its_place() {
+    fn an_unread_dump_loses_its_place() {
         let options = Options { memory: 8 << 20, ..Options::default() };
         let engine = Engine::open_without_threads(options).unwrap();
         let context = ServerContext::new(engine, 1000, Box::new(NoHooks));

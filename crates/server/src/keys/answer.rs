@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_reply_tells_what_was_found() {
+    fn the_reply_tells_whether_a_key_was_found() {
         let text = b"VALUE a 0 3\r\nVAL\r\nVALUE b 7 5 99\r\nabcde\r\nEND\r\n";
         assert_eq!(key_outcome(text, b"a"), KeyOutcome::Found("VALUE a 0 3\r\nVAL\r\n".len()));
         assert_eq!(key_outcome(text, b"b"), KeyOutcome::Found("VALUE b 7 5 99\r\nabcde\r\n".len()));

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_leave_out_what_the_draft_cannot_express() {
+    fn fields_omit_values_that_the_draft_cannot_express() {
         let policy = Policy::new("p", Limit::fixed(u64::MAX, 0));
         let for_ever = Decision { remaining: u64::MAX, ..decision(true, Some(0), None) };
         let expected = [r#""p";q=999999999999999"#, r#""p";r=999999999999999"#];

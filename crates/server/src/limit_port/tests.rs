@@ -281,7 +281,7 @@ fn exactly_the_limit_is_admitted() {
 }
 
 #[test]
-fn large_heads_and_bodies_harm_nobody() {
+fn large_heads_and_bodies_do_not_harm_other_clients() {
     let server = server(vec![logins(5)]);
     let mut honest = connect(server.limit_addresses()[0]);
     // A head of this length must be accepted, because proxies pass on the cookies of their clients.

@@ -325,7 +325,7 @@ mod tests {
 
     /// Clients that give up and ask again must not fill memory while commits are stuck.
     #[test]
-    fn withheld_replies_that_nobody_waits_for_are_dropped() {
+    fn abandoned_withheld_replies_are_dropped() {
         let folder = std::env::temp_dir().join(format!("larder-withheld-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let server = with_store(&folder, Durability::Sync, vec![logins(u64::MAX)]);

@@ -150,7 +150,7 @@ fn names_are_unique() {
 }
 
 #[test]
-fn bad_values_say_where_and_what_to_do() {
+fn errors_for_bad_values_name_the_flag_and_the_remedy() {
     let cases: &[(&[&str], &str)] = &[
         (&["-m", "64X"], "--memory: \"64X\" is not a size: write for example 64, 512MB or 2GB"),
         (&["-I", "2GB"], "--max-item-size: \"2GB\" is out of range: it must lie between 1k and"),
@@ -375,7 +375,7 @@ fn the_memcached_flavor_has_the_defaults_of_memcached() {
 }
 
 #[test]
-fn the_memcached_help_has_what_harnesses_search_for() {
+fn the_memcached_help_has_the_words_that_harnesses_search_for() {
     let help = memcached_help();
     assert!(help.starts_with("memcached 1.6.45\n"));
     assert!(help.contains("unix-socket"));

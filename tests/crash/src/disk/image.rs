@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sync_covered_survives_every_cut() {
+    fn writes_covered_by_a_sync_survive_every_cut() {
         for cut in Cut::ALL {
             for seed in 0..50 {
                 let mut image = synced(&[7; 10_000]);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_after_a_sync_began_is_not_covered_by_it() {
+    fn a_sync_does_not_cover_writes_after_it_began() {
         let mut image = synced(&[1; 4096]);
         image.write(0, &[2; 4096]);
         let covered = image.sync_begins();

@@ -48,7 +48,7 @@ fn read(disk: &Disk) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_was_synced_is_there_after_a_cut_and_the_rest_is_chance() {
+fn synced_bytes_survive_a_cut_and_other_bytes_may_be_lost() {
     let Some(mut disk) = mounted("cut") else { return };
     assert!(write(&disk, "/dev/urandom", 0, 300, true));
     sync_directory(&disk);

@@ -101,7 +101,7 @@ fn an_expired_item_does_not_uncover_an_older_one() {
 }
 
 #[test]
-fn counters_do_not_fall_below_what_a_reader_saw() {
+fn counters_do_not_fall_below_a_value_that_a_reader_saw() {
     let number = |number| seen(&Content::Number(number), number);
     let count = Operation::Count { by: 1, initial: Some(1) };
     let history = || {
@@ -131,7 +131,7 @@ fn readers_may_not_see_less_than_was_acknowledged_before_they_asked() {
 }
 
 #[test]
-fn an_asynchronous_store_may_lose_what_is_younger_than_the_cutoff() {
+fn an_asynchronous_store_may_lose_writes_after_the_cutoff() {
     let history = stored(5);
     let cutoff = 3_000_000;
     let taken = history.clone().recovered(Some(&value(3)), NOW, cutoff, 9).unwrap();
@@ -208,7 +208,7 @@ fn two_states_that_look_alike_after_a_crash_both_stay_possible() {
 }
 
 #[test]
-fn what_was_evicted_may_come_back_with_a_crash_but_nothing_older_does() {
+fn an_evicted_value_may_come_back_with_a_crash_but_no_older_value_does() {
     let mut history = stored_in(History::new(key(), true), 2);
     assert_eq!(fault(history.clone().recovered(Some(&value(1)), NOW, ALL, 9)), Fault::RolledBack);
     history.recovered(None, NOW, ALL, 9).unwrap();

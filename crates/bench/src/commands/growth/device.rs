@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_what_was_written_long_ago() {
+    fn it_forgets_the_oldest_writes() {
         let device = ForgetfulDevice::new(1 << 30, 64 << 10, PAGE, 2 * PAGE);
         for page in 0..4 {
             device.write_at(page * PAGE + 10, &[page as u8 + 1; 20]).unwrap();

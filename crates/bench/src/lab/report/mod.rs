@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn each_page_has_a_nonce_of_its_own() {
+    fn each_page_has_its_own_nonce() {
         let nonce = |page: &str| page.split("nonce-").nth(1).unwrap()[..32].to_owned();
         let (one, other) = (nonce(&html("{}")), nonce(&html("{}")));
         assert_ne!(one, other);

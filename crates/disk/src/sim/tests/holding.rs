@@ -14,7 +14,7 @@ fn held_sync(device: &Arc<SimDevice>) -> thread::JoinHandle<io::Result<()>> {
 }
 
 #[test]
-fn a_held_sync_covers_what_was_written_when_it_was_called() {
+fn a_held_sync_covers_only_writes_before_its_call() {
     let device = Arc::new(SimDevice::new(4096, 1));
     device.write_at(0, &[1; SECTOR]).expect("write");
     device.hold(Operation::Sync);

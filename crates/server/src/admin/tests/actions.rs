@@ -233,7 +233,7 @@ fn items_that_are_only_in_the_store_are_read_and_devices_are_drained() {
 /// Stops the server while it may be executing an action. The reply must say correctly whether the
 /// action was executed.
 #[test]
-fn a_stop_tells_what_was_executed() {
+fn a_stop_tells_whether_an_action_was_executed() {
     let folder = std::env::temp_dir().join(format!("larder-actions-stop-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     for round in 0..4 {

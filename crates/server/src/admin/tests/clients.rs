@@ -184,7 +184,7 @@ fn unfinished_requests_are_not_idle() {
 }
 
 #[test]
-fn a_reload_changes_what_is_slow() {
+fn a_reload_changes_the_threshold_of_slow_commands() {
     let server = Server::start(settings()).unwrap();
     let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
     let off = |server: &Server| -> String {

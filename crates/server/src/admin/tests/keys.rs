@@ -256,7 +256,7 @@ fn items_that_are_only_on_a_device_are_sampled_too() {
 }
 
 #[test]
-fn keys_of_all_protocols_are_shown_whatever_bytes_they_have() {
+fn keys_with_any_bytes_are_shown_for_all_protocols() {
     let server = server();
     let mut client = connect(&server);
     let markup = format!("{MARKUP}:\\x");

@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use super::*;
 
 #[test]
-fn shutdown_finishes_what_is_in_flight() {
+fn shutdown_finishes_commands_in_flight() {
     on_both(|mut options| {
         options.unfinished_grace = PATIENCE;
         let server = Server::start(options);

@@ -84,7 +84,7 @@ fn descriptors_are_lists_of_entries() {
 }
 
 #[test]
-fn errors_name_the_line_and_say_what_to_do() {
+fn errors_name_the_line_and_the_remedy() {
     let good = "[[limit]]\nname = 'a'\nbudget = 1\nprefix = 'a/'\n";
     let cases = [
         ("limit = 3", "larder.toml: limit: write [[limit]] above the keys of each policy"),

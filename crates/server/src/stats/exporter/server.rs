@@ -26,7 +26,7 @@ pub(super) static SERVER: &[Family] = &[
             (r#"command="set",status="hit""#, "cmd_set - cas_misses - cas_hits - cas_badval"),
         ],
     )
-    .help("Commands by what they found. Sets are all stores without those that compare."),
+    .help("Commands by result. Sets are all stores without those that compare."),
     counter("memcached_uptime_seconds", &[("", "uptime")]),
     gauge("memcached_time_seconds", &[("", "time")]),
     counter("memcached_process_user_cpu_seconds_total", &[("", "rusage_user")]),

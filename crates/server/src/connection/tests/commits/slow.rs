@@ -207,7 +207,7 @@ fn requests_behind_a_value_have_not_waited_for_its_place() {
 /// A call executes a set, whose reply waits for its commit, and two other commands. The recorded
 /// call must not show the name and the key of the set, because the set is recorded separately.
 #[test]
-fn a_slow_call_names_only_what_it_has_answered() {
+fn a_slow_call_names_only_answered_commands() {
     let store = Store::new();
     let mut client = watched(&store);
     let clock = clock(&mut client);
@@ -228,7 +228,7 @@ fn a_slow_call_names_only_what_it_has_answered() {
 }
 
 #[test]
-fn others_see_what_is_unfinished() {
+fn the_registry_shows_unfinished_requests_and_replies() {
     let options = Options { memory: 64 << 20, ..Options::default() };
     let mut client = Client::new(&Engine::open_without_threads(options).unwrap());
     let shown = |client: &Client| {

@@ -237,7 +237,7 @@ fn wrong_calls_say_why() {
 /// Bodies that never end, and connections that send nonsense or nothing after the first bytes of
 /// HTTP/2, must delay neither other clients nor the stop.
 #[test]
-fn unfinished_calls_harm_nobody() {
+fn unfinished_calls_do_not_harm_other_clients() {
     let server = server(vec![users(1_000_000)]);
     let address = server.limit_addresses()[0];
     let mut unfinished: Vec<_> = (0..8)
