@@ -398,7 +398,7 @@ def test_the_server_returns(user):
         assert limiter.hit(item, *user)
 
 
-def test_a_late_reply_answers_nobody():
+def test_a_late_reply_answers_no_other_request():
     asked, go = [], threading.Event()
 
     def play(line):
@@ -421,7 +421,7 @@ def test_a_late_reply_answers_nobody():
         assert storage.take("k", "I", 9, 60) in (answer, failed)
 
 
-# Servers without limits, and what is refused
+# Servers without limits, and refused requests
 
 
 def test_a_server_without_limits(user):

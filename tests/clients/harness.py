@@ -20,8 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRATCH = ROOT / "target" / "clients"
 HOST = "127.0.0.1"
-# True for a build with sanitizers. Sanitizers use memory of their own, so memory use is not
-# checked.
+# True for a build with sanitizers. Sanitizers use memory themselves, so memory use is not checked.
 INSTRUMENTED = "--instrumented" in sys.argv
 START_SECONDS = 20
 STOP_SECONDS = 15

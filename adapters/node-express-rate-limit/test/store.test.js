@@ -187,7 +187,7 @@ describe('with a server', { concurrency: false }, () => {
     assert.deepEqual(statuses, [200, 200, 429, 429]);
   });
 
-  test('keys: spaces, control bytes, Unicode, long and empty ones are limiters of their own', async (t) => {
+  test('keys: spaces, control bytes, Unicode, long and empty ones are separate limiters', async (t) => {
     const store = storeOf(t, { port: larder.port, ...PATIENT, prefix: '' });
     const long = 'x'.repeat(249);
     const keys = ['a b', 'a\tb', 'a\r\nb', 'ab', 'ä', '\0', '日本', long, `${long}y`, `${long}yy`, `${long}yz`, ''];

@@ -88,7 +88,7 @@ module Servers
   end
 end
 
-# One server for all tests that need no server of their own.
+# One server for all tests that need no separate server.
 port = Servers.free_port
 SHARED = "127.0.0.1:#{port}"
 shared_up = Queue.new
@@ -413,7 +413,7 @@ class LarderTest < Minitest::Test
     end
   end
 
-  def test_one_error_of_the_server_bans_nobody
+  def test_one_error_of_the_server_bans_no_client
     [Rack::Attack::Fail2Ban, Rack::Attack::Allow2Ban].each do |bans|
       commands = []
       answer = lambda do |line|
@@ -469,7 +469,7 @@ class LarderTest < Minitest::Test
     larder(port) { assert store.take(unique, :fixed, 5, 60).allowed }
   end
 
-  def test_a_late_reply_answers_nobody
+  def test_a_late_reply_answers_no_other_request
     asked = 0
     go = Queue.new
     answer = lambda do |_line|

@@ -20,9 +20,9 @@ pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Relaxed)
 }
 
-/// Handles SIGINT and SIGTERM from now on, in a thread of its own. All other threads must block
-/// these signals, and a thread inherits this from the thread that starts it. So this function must
-/// be called before any other thread is started.
+/// Handles SIGINT and SIGTERM from now on, in a separate thread. All other threads must block these
+/// signals, and a thread inherits this from the thread that starts it. So this function must be
+/// called before any other thread is started.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses to block the signals or to start a thread.

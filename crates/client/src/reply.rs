@@ -217,7 +217,7 @@ pub trait Sink {
     fn body(&mut self, offset: usize, piece: &[u8]);
     /// Called when a reply with `values` values is complete. `reply` is its last line. For a `VA`
     /// line, the flags in `reply` are left out. The parser passes each line of statistics as a
-    /// reply of its own.
+    /// separate reply.
     fn reply(&mut self, reply: Reply<'_>, values: u32);
 }
 

@@ -12,8 +12,8 @@ impl Random {
     }
 
     /// Creates a generator for one part of a run with the seed `seed`. The numbers of `path`
-    /// identify the part. Each part has a generator of its own, so if one part draws more numbers
-    /// than before, the numbers of the other parts stay the same.
+    /// identify the part. Each part has its own generator, so if one part draws more numbers than
+    /// before, the numbers of the other parts stay the same.
     pub fn part(seed: u64, path: &[u64]) -> Random {
         let mut random = Random(seed);
         for step in path {

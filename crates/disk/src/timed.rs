@@ -1,9 +1,9 @@
 //! A device whose reads, writes and syncs are timed. The time of a call counts whether it succeeds
 //! or fails, because a device that fails is often slow first.
 //!
-//! Many threads may read through [queues](Device::read_queue) of their own at the highest rates, so
-//! the queues are spread over several recorders. All other calls of a device share one recorder per
-//! kind. Such a call takes far longer than the locked instruction that adds its time.
+//! Many threads may each read through their own [queue](Device::read_queue) at the highest rates,
+//! so the queues are spread over several recorders. All other calls of a device share one recorder
+//! per kind. Such a call takes far longer than the locked instruction that adds its time.
 
 use crate::{Device, Histogram, ReadBuffer, ReadQueue, Recorder};
 use std::fmt;

@@ -113,8 +113,8 @@ fn numbers_of_commits_that_wrote_no_record_are_not_given_again() {
     machine.clean(5);
     machine = machine.restarted();
     assert!(machine.engine.open_commit(0) > last + 200);
-    // Nothing else is written, so this tombstone gets a segment of its own. That segment is freed
-    // like the segment of the earlier tombstones.
+    // Nothing else is written, so this tombstone gets its own segment. That segment is freed like
+    // the segment of the earlier tombstones.
     assert!(machine.delete(0));
     machine.commit();
     machine = machine.restarted();

@@ -115,7 +115,7 @@ impl Caller for Machine {
     }
 }
 
-/// A client with items of its own.
+/// A client with its own items.
 struct Client<C> {
     caller: C,
     random: Random,

@@ -1,10 +1,10 @@
 //! Settings of the C library's allocator. The allocator provides the buffers of connections. Larder
 //! charges them to the memory budget, and stops charging them when they are freed. If their memory
 //! then did not return to the operating system, the process would occupy more than the budget
-//! counts. Items and the index have mappings of their own.
+//! counts. Items and the index have separate mappings.
 
-/// The smallest allocation that gets a mapping of its own, in bytes. When such an allocation is
-/// freed, its memory returns to the operating system.
+/// The smallest allocation that gets its own mapping, in bytes. When such an allocation is freed,
+/// its memory returns to the operating system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const OWN_MAPPING: i32 = 64 << 10;
 

@@ -14,7 +14,7 @@ use harness::{BINARY, Folder, Process, Server, connect, serve};
 /// The size of each store in these tests, in the form of `--store`. Stores of this size have
 /// segments of 512 KiB.
 const SIZE: &str = ":16MB";
-/// Length in bytes of a value that gets a segment of its own.
+/// Length in bytes of a value that gets its own segment.
 const LARGE: usize = 400_000;
 
 /// The damage that a test does to a store.

@@ -2,10 +2,10 @@
 //! are slow, rude or greedy. One crowd runs at a time, and at last all run together. Each server's
 //! memory is full when the measurement begins, as a cache's usually is. The crowds stand for
 //! clients on other machines. They run at the lowest priority, so that they take no processor time
-//! from the polite clients. If the server has a processor of its own (`--server-cpu`,
-//! `--load-cpu`), a latency begins when the client's socket sends the request and ends when the
-//! reply reaches that socket. So the latency does not include the time for which the client waits
-//! for the processor that it shares with the crowds.
+//! from the polite clients. If the server has its own processor (`--server-cpu`, `--load-cpu`), a
+//! latency begins when the client's socket sends the request and ends when the reply reaches that
+//! socket. So the latency does not include the time for which the client waits for the processor
+//! that it shares with the crowds.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -84,7 +84,7 @@ fn beside(files: &[(String, ResultFile)]) -> Table {
         header.extend(table.header[table.case_columns..].iter().map(|head| head.clone() + &mark));
         for row in &table.rows {
             let (case, figures) = row.split_at(table.case_columns);
-            // If a file has several rows of one case, each of them gets a row of its own. So a row
+            // If a file has several rows of one case, each of them gets a separate row. So a row
             // that already has figures of this file takes no more.
             let fits = |row: &Vec<String>| row.starts_with(case) && row.len() <= width;
             let place = rows.iter().position(fits).unwrap_or(rows.len());

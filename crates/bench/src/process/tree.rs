@@ -118,10 +118,10 @@ mod tests {
             started: 0,
         };
         let all = vec![
-            member(40, 30, 40), // a grandchild in a group of its own
+            member(40, 30, 40), // a grandchild in its own group
             member(10, 1, 10),  // the leader
             member(20, 1, 10),
-            member(30, 20, 30), // a child in a group of its own
+            member(30, 20, 30), // a child in its own group
             member(50, 1, 50),
             member(11, 10, 11), // a child of the leader alone
         ];

@@ -39,7 +39,7 @@ impl Hooks for NoHooks {
     fn shutdown(&self, _graceful: bool) {}
 }
 
-/// Returns a worker with an engine of its own.
+/// Returns a worker with its own engine.
 fn worker() -> Worker {
     let engine = Engine::open(Options { memory: 1 << 30, ..Options::default() }).unwrap();
     let session = engine.session(Waker::noop().clone());

@@ -35,7 +35,7 @@ pub struct StoreOptions {
     pub accept_damage: bool,
     /// The clock that measures `sync_interval`.
     pub clock: MonotonicClock,
-    /// What the machine's clocks show when the engine is opened. The store keeps a time of its own.
+    /// What the machine's clocks show when the engine is opened. The store keeps its own time.
     /// [`Engine::opened_at`](crate::Engine::opened_at) returns that time at the moment of `opened`.
     pub opened: MachineTime,
 }

@@ -197,7 +197,7 @@ impl Engine {
         self.lanes[0].max_value_len(key_len)
     }
 
-    /// Returns the length, in bytes, above which a value gets memory of its own, which is filled
+    /// Returns the length, in bytes, above which a value gets separate memory, which is filled
     /// while its bytes arrive. See [`Session::large_value`](crate::Session::large_value).
     pub fn large_value_threshold(&self) -> usize {
         let thresholds = self.lanes.iter().map(|lane| lane.large_value_threshold());

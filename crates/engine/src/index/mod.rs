@@ -56,7 +56,7 @@ const PACKED_SPARE: usize = 16;
 /// step no other thread can take or free a table.
 const REAPED_PAGES: usize = 1024;
 
-/// The fields that every write to a stripe changes, on a cache line of their own.
+/// The fields that every write to a stripe changes, on a separate cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe {

@@ -1,5 +1,5 @@
 //! Reads of records that are only on a device: the records that a session has fetched, and the
-//! threads that read for sessions without a read queue of their own.
+//! threads that read for sessions without a read queue.
 
 mod fetched;
 mod large;

@@ -18,8 +18,8 @@ pub(crate) struct SegmentPart {
     /// the segment's records, and their trailer. Then the part is empty.
     pub(crate) to: u32,
     pub(super) sealed: bool,
-    /// True if an early write for the same commit wrote the bytes before `from`, with a trailer of
-    /// their own.
+    /// True if an early write for the same commit wrote the bytes before `from`, with a separate
+    /// trailer.
     pub(super) continues: bool,
 }
 

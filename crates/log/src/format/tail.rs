@@ -77,8 +77,8 @@ impl Tail {
 
     /// Copies the tail's data over `image`, the bytes read from the segment's place. Returns false
     /// and changes nothing if the data does not fit, or if the header in the image has another
-    /// generation than the tail. There is one exception: a tail with offset 0 has a header of its
-    /// own, so it may overwrite an image of an older generation.
+    /// generation than the tail. There is one exception: a tail with offset 0 has its own header,
+    /// so it may overwrite an image of an older generation.
     ///
     /// The tails of a stream may be copied over an image in any order. Where they overlap they have
     /// the same bytes, because written bytes do not change within a generation.

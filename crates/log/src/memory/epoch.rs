@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 
 const ASLEEP: u64 = u64::MAX;
 
-/// One participant's state that others read, in a cache line of its own.
+/// One participant's state that others read, in its own cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct ParticipantState {

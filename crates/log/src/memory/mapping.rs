@@ -197,7 +197,7 @@ pub struct Mapping {
 // SAFETY: a mapping is owned memory, like a boxed slice.
 unsafe impl Send for Mapping {}
 // SAFETY: as above. The methods only return the address and the length. Code that reads or writes
-// the memory through the raw pointer has a `SAFETY` reason of its own.
+// the memory through the raw pointer has its own `SAFETY` reason.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -24,8 +24,8 @@ pub(crate) struct Pins {
     in_place: Mutex<HashMap<usize, Vec<Arc<Pinned>>>>,
     /// Pins that own memory.
     keeping: Mutex<Vec<Arc<Pinned>>>,
-    /// Bytes of memory that the pins of this log own. The pins of each lane have a limit of their
-    /// own, so a reader in one lane never causes the loss of a pinned value in another lane.
+    /// Bytes of memory that the pins of this log own. The pins of each lane have their own limit,
+    /// so a reader in one lane never causes the loss of a pinned value in another lane.
     kept: Arc<AtomicU64>,
     /// Number of reads so far. It tells which value was read least recently.
     reads: AtomicU64,

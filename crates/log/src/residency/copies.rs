@@ -4,8 +4,8 @@
 //! reader finds a copy by address and generation, and no reader looks for the copy of a dead
 //! record. The index, cleaning, commits and recovery do not know about copies.
 //!
-//! Copies lie in frames of their own, from the same pool as the segments' frames. These frames form
-//! two queues. New copies go to [`Queue::Small`], and copies that are read again move to
+//! Copies lie in separate frames, from the same pool as the segments' frames. These frames form two
+//! queues. New copies go to [`Queue::Small`], and copies that are read again move to
 //! [`Queue::Main`], which is a CLOCK queue. Source of the policy: J. Yang et al., "FIFO queues are
 //! all you need for cache eviction", SOSP 2023. As long as memory suffices for all copies, every
 //! record that is read twice is copied. After the first eviction of copies, only records that the

@@ -1,5 +1,4 @@
-//! Rate limits over HTTP, and for Envoy over gRPC, on a port and a thread of their own
-//! (`--limit-port`).
+//! Rate limits over HTTP, and for Envoy over gRPC, on a separate port and thread (`--limit-port`).
 //!
 //! A request for units briefly takes a lock of the data path, so the admin port must not execute
 //! such requests. The workers cannot do so either: they speak memcached's protocols, and disconnect

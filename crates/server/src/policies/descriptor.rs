@@ -4,7 +4,7 @@
 //! a login.
 //!
 //! A policy may have a pattern of descriptors. It then limits all descriptors of this pattern. Each
-//! combination of the values that the pattern leaves open has a limiter of its own.
+//! combination of the values that the pattern leaves open has its own limiter.
 
 use std::cmp::Ordering;
 use std::fmt;

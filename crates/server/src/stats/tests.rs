@@ -359,8 +359,7 @@ fn prometheus_gets_every_figure() {
     for metric in table::all().filter(|metric| metric.group.is_empty()) {
         let is_number = matches!(metric.kind, MetricKind::Counter | MetricKind::Gauge);
         let same = metric.help.starts_with("Same as");
-        // These rows are sums of rows that have a name on `/metrics`, so they need no name of their
-        // own.
+        // These rows are sums of rows that have a name on `/metrics`, so they need no name.
         let sum = ["cmd_get", "cmd_touch"].contains(&metric.row);
         if is_number && metric.name.is_empty() && !same && !sum {
             let known = elsewhere.contains(&metric.row) || uses("", metric.row);

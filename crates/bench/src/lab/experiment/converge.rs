@@ -23,7 +23,7 @@ const LARGE: usize = 8192;
 const DEPTHS: [usize; 2] = [1, 16];
 
 /// The parts of the experiment. Each part needs servers with other limits or other items, so each
-/// part has turns of its own.
+/// part has its own turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// The number of items that fit into memory.

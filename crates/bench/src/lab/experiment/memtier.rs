@@ -141,8 +141,8 @@ fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Resu
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "11211"));
     let (sizes, threads) = (&turn.plan.persistence, turn.plan.load_threads);
     let protocol = if turn.wire().is_some() { "redis" } else { "memcache_text" };
-    // For inserts, each client goes through a range of the keys of its own. Other requests draw
-    // random keys.
+    // For inserts, each client goes through its own range of the keys. Other requests draw random
+    // keys.
     let pattern = if ratio == "1:0" { "P:P" } else { "R:R" };
     let end = match time {
         Duration::MAX => "--requests=allkeys".to_owned(),

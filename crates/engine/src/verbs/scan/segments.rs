@@ -156,7 +156,7 @@ impl Shown {
             let segments = lane.log.numbers().end as usize;
             let bytes = segments * size_of::<(u32, u32)>();
             // This charge may exceed the limit. Without the table, the second walk would read every
-            // item of the device with a read of its own. The callers limit the number of concurrent
+            // item of the device with a separate read. The callers limit the number of concurrent
             // scans.
             self.charge = Some(Charge::needed(&lane.budget, bytes as u64));
             self.ends.resize(segments, (0, 0));

@@ -10,7 +10,7 @@ pub(super) struct RateLimitRequest {
     pub(super) domain: String,
     #[prost(message, repeated, tag = "2")]
     pub(super) descriptors: Vec<RateLimitDescriptor>,
-    /// The units that each descriptor without a number of its own takes; 0 stands for 1.
+    /// The units that each descriptor without a number takes; 0 stands for 1.
     #[prost(uint32, tag = "3")]
     pub(super) hits_addend: u32,
 }

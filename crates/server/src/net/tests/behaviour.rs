@@ -270,7 +270,7 @@ fn slow_steps_do_not_add_up_in_a_turn() {
             assert_eq!(read_exactly(client, lines.len()), lines.as_bytes());
         }
         // The loop serves a client's first line when the line arrives, and each further line in a
-        // step of its own. One step takes longer than the time limit for all steps of a turn, so a
+        // separate step. One step takes longer than the time limit for all steps of a turn, so a
         // turn serves only one further line. Without the limit, one turn would serve a line of
         // every client.
         let turns = (server.sum(|c| &c.turns) - turns) as usize;

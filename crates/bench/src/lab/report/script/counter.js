@@ -8,7 +8,7 @@ const COUNTER_NOTES = {
 
 function counterPage(id) {
   const known = Object.keys(COUNTER_NOTES).filter((name) => casesOf(id).includes(name));
-  const bands = "Bands reach from the minimum to the maximum of the rounds. Each panel has an axis of its own.";
+  const bands = "Bands reach from the minimum to the maximum of the rounds. Each panel has its own axis.";
   const page = (name) => seriesFigure(id, name, "rate",
     { everyX: true, notes: [COUNTER_NOTES[name], bands], tables: counterTables(id, name) });
   return [counterThenAndNow(), known.map(page), otherCases(id, known)];

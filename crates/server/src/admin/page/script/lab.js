@@ -35,7 +35,7 @@ export class LabView {
         + "more about the experiments."));
     this.with = h("div", { hidden: true },
       h("p", {}, h("a", { href: "lab/report.html", target: "_blank", rel: "noopener" }, "Open the report"),
-        " in a tab of its own."),
+        " in a new tab."),
       this.#about, this.#file,
       h("dl", { class: "figures wide" }, figure("systems", "lab_systems"), figure("experiments", "lab_experiments"),
         figure("size of the report", "lab_bytes")));
