@@ -453,7 +453,7 @@ func fails(t *testing.T, address string, least, mostTime time.Duration, why stri
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestNoServerListens(t *testing.T) {
 	fails(t, freeAddress(t), 0, time.Second, "Larder is unavailable")
 }
 

@@ -305,7 +305,7 @@ def test_any_key(key, name, address):
 
 
 @contextlib.contextmanager
-def nobody():
+def absent():
     yield f"larder://127.0.0.1:{free_port()}"
 
 
@@ -322,7 +322,7 @@ def broken():
         yield server.uri
 
 
-@pytest.mark.parametrize("away", (nobody, silent, broken))
+@pytest.mark.parametrize("away", (absent, silent, broken))
 @pytest.mark.parametrize("fail", ("open", "closed", "raise"))
 @pytest.mark.parametrize("name", ALL)
 def test_away(name, fail, away, user, caplog):

@@ -44,7 +44,7 @@ def listening_ports(pid):
     return ports
 
 
-def says_what_it_is(link):
+def prints_a_version(link):
     """-h and -V print a version of memcached. Test harnesses look there for 1.6.27 or later."""
     for flag in ("-h", "-V"):
         status, text = output(link, flag)
@@ -198,7 +198,7 @@ def never_ignored(link):
 
 
 CASES = {
-    "-h and -V": says_what_it_is,
+    "-h and -V": prints_a_version,
     "the flags of unit files": usual_flags,
     "long flags": long_flags,
     "-s and -a": unix_socket,

@@ -72,7 +72,7 @@ class Report:
 
 
 def free_port():
-    """Returns a TCP port on which nobody listens at the moment."""
+    """Returns a TCP port on which no process listens at the moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return probe.getsockname()[1]

@@ -10,8 +10,8 @@ import time
 from harness import Server, check, equal, promises_memory
 
 MEMORY_MIB = 128
-# The resident memory that Larder promises not to exceed, whatever clients send: --memory plus 10 %
-# plus 32 MiB.
+# The resident memory that Larder promises not to exceed for any input of clients: --memory plus
+# 10 % plus 32 MiB.
 BUDGET_KIB = int(MEMORY_MIB * 1.1 + 32) * 1024
 SEED = 20261121
 HALF = b"set half 0 0 1000\r\nabc"
@@ -252,7 +252,7 @@ CASES = {
 
 
 def terminated_under_load(binary):
-    """SIGTERM ends the server cleanly whatever its connections are doing."""
+    """SIGTERM ends the server cleanly in any state of its connections."""
     with Server(binary, "-m", "64", name="raw-term") as server:
         idle, half, busy = server.connect(), server.connect(), server.connect()
         half.send(HALF)

@@ -93,7 +93,7 @@ describe('with a server', { concurrency: false }, () => {
     }
   });
 
-  test('headers tell the limit, what remains, and when', async (t) => {
+  test('headers tell the limit, the remaining units and the reset time', async (t) => {
     const store = { prefix: 'headers:', algorithm: 'sliding' };
     const [port] = await startApps(t, 1, settings(store, { limit: 2, windowMs: 60_000, identifier: 'api' }));
     const first = await request(port);
@@ -162,7 +162,7 @@ describe('with a server', { concurrency: false }, () => {
     }
   });
 
-  test('what the server cannot decide is refused by name', async (t) => {
+  test('options that the server cannot decide are refused by name', async (t) => {
     for (const options of [{ limit: () => 5 }, { skipSuccessfulRequests: true }, { skipFailedRequests: true }]) {
       const errors = [];
       const store = new LarderStore({ port: larder.port, ...PATIENT, algorithm: 'sliding' });
@@ -240,7 +240,7 @@ describe('without a server', { concurrency: false }, () => {
   };
 
   for (const [fail, status] of [['open', 200], ['closed', 503]]) {
-    test(`nobody listens: fails ${fail}, with one warning a second`, async (t) => {
+    test(`no server: fails ${fail}, with one warning a second`, async (t) => {
       const { limiter, warnings } = limiterOf(t, await freePort(), fail);
       const port = await serve(t, limiter);
       for (let i = 0; i < 20; i++) assert.equal((await request(port)).status, status);

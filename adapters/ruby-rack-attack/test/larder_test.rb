@@ -354,13 +354,13 @@ class LarderTest < Minitest::Test
 
   def away(kind, &block)
     case kind
-    when :nobody then yield "127.0.0.1:#{free_port}"
+    when :absent then yield "127.0.0.1:#{free_port}"
     when :silent then TCPServer.open('127.0.0.1', 0) { |listener| yield "127.0.0.1:#{listener.addr[1]}" }
     when :broken then played(->(_line) { "SERVER_ERROR out of memory\r\n" }, &block)
     end
   end
 
-  %i[nobody silent broken].product(%i[open closed], [:plain, *ALGORITHMS]) do |kind, fail, algorithm|
+  %i[absent silent broken].product(%i[open closed], [:plain, *ALGORITHMS]) do |kind, fail, algorithm|
     define_method("test_away_#{kind}_#{fail}_#{algorithm}") do
       log = StringIO.new
       throttle(algorithm)
@@ -402,7 +402,7 @@ class LarderTest < Minitest::Test
 
   BAN = { maxretry: 2, findtime: 3600, bantime: 3600 }.freeze
 
-  %i[nobody silent broken].product(%i[open closed]) do |kind, fail|
+  %i[absent silent broken].product(%i[open closed]) do |kind, fail|
     define_method("test_bans_while_away_#{kind}_#{fail}") do
       away(kind) do |address|
         Rack::Attack.cache.store = store(address, fail: fail, timeout: 0.1, logger: nil)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 /// A failure of a lab command. A run also fails if the server sends a wrong answer. Such a run
-/// prints no figures, so that nobody quotes them.
+/// prints no figures, so that they are not quoted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

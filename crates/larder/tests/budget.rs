@@ -1,4 +1,4 @@
-//! The memory budget is a promise. Whatever clients send, and even if they do not read their
+//! The memory budget is a promise. For any input of clients, and even if clients do not read their
 //! replies, the process stays within the budget, and no client's writes wait for another client.
 //! Runs the real binary.
 

@@ -1,5 +1,5 @@
 //! Dumps of a store several times larger than memory. While other clients read and write, each dump
-//! must list every key that nobody deletes, and the server must not exceed the memory limit that
+//! must list every key that no client deletes, and the server must not exceed the memory limit that
 //! `--memory` promises. Runs the real binary.
 
 mod harness;
@@ -143,7 +143,7 @@ fn a_dump_lists_every_key_of_a_store_that_is_larger_than_memory() {
         assert_eq!(stat(&mut client, "larder_copies"), 0, "a dump leaves nothing in memory");
 
         // During three dumps, two clients set keys with numbers below `KEYS / 2`, and delete some
-        // of them again. Each dump must list all keys that nobody deletes.
+        // of them again. Each dump must list all keys that no client deletes.
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             for seed in 1..3 {

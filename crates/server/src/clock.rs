@@ -69,8 +69,8 @@ impl Clock {
         (nanos + i128::from(NANOS / 2)).div_euclid(NANOS.into()) as i64
     }
 
-    /// Returns the seconds since the Unix epoch that the wall clock would show if nobody had set it
-    /// since the start.
+    /// Returns the seconds since the Unix epoch that the wall clock would show if it had not been
+    /// set since the start.
     pub(crate) fn wall(&self) -> u64 {
         u64::from(self.now()).saturating_add_signed(self.wall_ahead())
     }

@@ -302,7 +302,7 @@ impl Background {
 
     /// Reports a failed start with this exit code.
     pub fn fail(mut self, code: u8) {
-        // If the write fails, the parent is gone, so nobody needs the code.
+        // If the write fails, the parent is gone and does not need the code.
         let _ = self.pipe.write_all(&[code]);
     }
 }

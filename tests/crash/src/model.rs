@@ -111,7 +111,7 @@ pub(crate) fn fits(state: &State, seen: Option<&Seen>, when: When) -> bool {
     }
 }
 
-/// Returns the possible states after `operation` was executed on `state`, whatever the answer was.
+/// Returns the possible states after `operation` was executed on `state`, regardless of the answer.
 pub(crate) fn after(state: &State, operation: &Operation, when: When) -> Vec<State> {
     by_then(state, when).iter().flat_map(|state| execute(state, operation)).collect()
 }

@@ -20,7 +20,7 @@ pub(crate) enum Scenario {
     Burst,
     /// A crash brings no flushed or expired item back, and does not cancel a delayed flush_all.
     Flush,
-    /// A client that stalls in the middle of a value delays nobody.
+    /// A client that stalls in the middle of a value delays no other client.
     Stall,
     /// Two servers never share a store.
     Second,

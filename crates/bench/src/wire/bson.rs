@@ -241,7 +241,7 @@ mod tests {
             assert!(find(&document[..length], "absent").is_err(), "cut at {length}");
         }
         for (index, byte) in document.iter().enumerate() {
-            // Whatever the bytes are, nothing may panic.
+            // No bytes may cause a panic.
             for other in [byte ^ 0x80, 0xff, 0] {
                 let mut broken = document.clone();
                 broken[index] = other;

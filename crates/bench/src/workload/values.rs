@@ -53,7 +53,7 @@ impl Values {
     }
 
     /// Returns the expected value of a key. `length` maps the key's hash to the value's length. In
-    /// a replay, the trace gives the length, whatever the hash is.
+    /// a replay, the length comes from the trace and does not depend on the hash.
     #[inline]
     pub(crate) fn expected_with(&self, key: &[u8], length: impl Fn(u64) -> usize) -> Expected {
         let hash = hash(key);

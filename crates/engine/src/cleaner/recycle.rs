@@ -1,8 +1,8 @@
-//! Without a store: reuses nearly empty segments before untouched memory. So a server whose clients
-//! overwrite few items does not take all of its memory.
+//! Without a store, the cleaner recycles nearly empty segments before writers use untouched memory.
+//! So a server whose clients overwrite few items does not take all of its memory.
 //!
-//! Jumbos stay until memory is short. So do segments with values that are still being read, because
-//! these values would have to be copied.
+//! Jumbos stay until memory is short. Segments with values that are still being read stay, too,
+//! because recycling would have to copy these values.
 
 use crate::cleaner::state::{Cleaner, Fate, Step};
 use crate::lane::Lane;

@@ -66,8 +66,8 @@ impl Limit {
         self.burst
     }
 
-    /// Returns the number of units that may be used at once. A budget of 0 allows none, whatever
-    /// the burst.
+    /// Returns the number of units that may be used at once. A budget of 0 allows none, regardless
+    /// of the burst.
     pub fn capacity(&self) -> u64 {
         if self.budget == 0 { 0 } else { self.burst }
     }

@@ -18,8 +18,8 @@
 //!   counts as passed, and the limiter's time becomes the clock's. So no wait exceeds the window's
 //!   length.
 //!
-//! No function panics, overflows, allocates or uses floating point, whatever its arguments. Numbers
-//! too large for their type saturate.
+//! No function panics, overflows, allocates or uses floating point, for any arguments. Numbers too
+//! large for their type saturate.
 
 pub(crate) mod expiry;
 mod fixed;

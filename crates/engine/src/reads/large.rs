@@ -28,11 +28,11 @@ pub(crate) struct LargeReads {
     changes: AtomicU64,
 }
 
-/// A value that calls need.
+/// The requests for one large value, and its reads into memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needed {
-    /// The number of requests that were not released. May be 0 while a call that still needs the
-    /// value reads its head first.
+    /// The number of requests that were not released. A call that waits for the value's head has
+    /// released its request, so the number may be 0 although a call still needs the value.
     requests: u32,
     /// The number of times that the value was read into memory since a call last used it.
     reads: u32,

@@ -50,8 +50,8 @@ impl LaneSession {
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
         let text = old.record.value();
-        // As in memcached, this check comes first: an empty value is not a number, whatever its cas
-        // id.
+        // As in memcached, this check comes first: an empty value is not a number, even if the cas
+        // id differs.
         if text.is_empty() {
             return Ok(Counted::NonNumeric);
         }
@@ -93,7 +93,7 @@ impl LaneSession {
         Ok(Counted::Value { value, cas, expiry, created: false })
     }
 
-    /// Adds to a limiter's used units or subtracts from them, whatever its limit.
+    /// Adds to a limiter's used units or subtracts from them, without checking its limit.
     fn count_units<'a>(
         &'a self,
         guard: &Guard<'a>,

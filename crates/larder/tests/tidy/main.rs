@@ -1,7 +1,7 @@
 //! Mistakes that must never be in this tree, found by searching its text. STYLE.md has the reasons.
 //!
-//! A large file or function is not a failure, but somebody should look at it again. `cargo test
-//! --test tidy -- --nocapture sizes` lists them.
+//! A large file or function is not a failure, but a developer should look at it again.
+//! `cargo test --test tidy -- --nocapture sizes` lists them.
 
 mod circles;
 
@@ -246,7 +246,7 @@ fn output_errors_cannot_end_the_program() {
 }
 
 /// No message may advise to delete a file: even if Larder cannot use the file, it may hold the only
-/// copy of somebody's data.
+/// copy of a user's data.
 #[test]
 fn no_message_advises_to_destroy_data() {
     let words = ["remove it", "remove them", "erase", "delete it first", "wipe"].map(str::to_owned);

@@ -389,7 +389,7 @@ mod tests {
             let wanted: Vec<_> = written.iter().filter(of_this).collect();
             let live: usize = wanted.iter().map(|(_, bytes)| bytes).sum();
             assert_eq!(log.live(number) as usize, live);
-            // SAFETY: nobody appends any more.
+            // SAFETY: no thread appends any more.
             let records = unsafe { log.records(number, None) };
             let found: Vec<(Address, usize)> = records
                 .inspect(|(_, record)| assert_eq!(record.kind(), Kind::Filler))

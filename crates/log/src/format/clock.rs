@@ -1,5 +1,5 @@
 //! The time of a store. Invariant: this time never goes back. If the server restarts without a
-//! reboot of the machine, the time continues exactly, whatever happens to the wall clock. For this,
+//! reboot of the machine, the time continues exactly, even if the wall clock is changed. For this,
 //! the superblock has the id of the boot, and the difference between the store's time and the time
 //! since that boot.
 

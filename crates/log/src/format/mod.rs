@@ -1,8 +1,8 @@
 //! The meaning of a store's bytes: `docs/file-format.md` in code.
 //!
 //! The functions of this module convert bytes to values and back. None of them reads or writes a
-//! device. Bytes from a device may be damaged in any way. Whatever they are, no function panics,
-//! reads out of bounds, or allocates memory for what they say. A structure is trusted only if its
+//! device. Bytes from a device may be damaged in any way. Even then, no function panics, reads out
+//! of bounds, or allocates memory for lengths that they claim. A structure is trusted only if its
 //! checksum shows that this store wrote it for this segment in this generation.
 
 pub mod accepted;

@@ -251,8 +251,8 @@ impl Trailer {
         bytes
     }
 
-    /// Returns all trailers in a segment's bytes whose record checksum is right, whatever their
-    /// generation. `seed` returns the seed of a generation.
+    /// Returns all trailers in a segment's bytes whose record checksum is right, regardless of
+    /// their generation. `seed` returns the seed of a generation.
     pub fn find_all(
         bytes: &[u8],
         seed: impl Fn(u32) -> SegmentSeed,

@@ -3,7 +3,7 @@
 //!
 //! A summary lies at the end of its segment's place, behind the segment's last trailer, if there is
 //! room. Larder writes it after the commit that sealed the segment is durable. So all records that
-//! a summary describes are durable. Without a valid summary, for whatever reason, recovery reads
+//! a summary describes are durable. If there is no valid summary, for any reason, recovery reads
 //! the segment itself.
 
 use super::bytes::{put, u32_at, u64_at};

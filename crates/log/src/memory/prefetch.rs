@@ -25,8 +25,8 @@ pub fn all(bytes: &[u8]) {
     }
 }
 
-/// Prefetches the cache line of `at` for a write by this thread. Other processors give the line up
-/// already now, so the write itself need not wait for that.
+/// Prefetches the cache line of `at` for a write by this thread. The prefetch removes the line from
+/// the caches of other processors, so the write does not wait for this removal.
 #[inline]
 pub fn for_writing(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -169,7 +169,7 @@ pub(super) fn parse<'a>(frame: Frame<'a>) -> Parsed<'a> {
             Some(dump) => admin(frame, Admin::Dump(dump)),
             None => checked(lru_crawler(&arguments)),
         },
-        // A memcached built with TLS replies this while TLS is off, whatever the arguments.
+        // A memcached built with TLS replies this while TLS is off, regardless of the arguments.
         b"refresh_certs" => refuse(reply::TLS_NOT_ENABLED, frame.consumed),
         _ if arguments.len > 0 && last_token(frame.line).starts_with(b"HTTP/") => {
             // An HTTP request: someone tricked a browser into connecting to this port.

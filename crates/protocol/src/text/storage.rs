@@ -1,6 +1,6 @@
 //! Commands whose value follows their line. If a line has a valid length but another error, the
 //! value is discarded too, so that it is not parsed as commands. If the length is missing or wrong,
-//! nobody knows where the value ends, and the input after the line is parsed as commands. The same
+//! the end of the value is unknown, and the input after the line is parsed as commands. The same
 //! happens to an `ms` with a flag that does not begin with a letter or a digit.
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};

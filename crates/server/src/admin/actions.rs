@@ -467,8 +467,8 @@ mod tests {
             // A request of the binary protocol begins with 0x80. It must be refused, because
             // `--protocol ascii` forbids that protocol.
             ("\\x80                       ", None, "text protocol"),
-            // Commands with `noreply` must be refused, because nobody would know whether they were
-            // executed.
+            // Commands with `noreply` must be refused, because no reply would tell whether they
+            // were executed.
             ("set a 0 0 3 noreply", Some("abc"), "leave noreply out"),
             ("delete a noreply", None, "leave noreply out"),
             ("flush_all noreply", None, "leave noreply out"),

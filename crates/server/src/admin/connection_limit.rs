@@ -2,7 +2,8 @@
 //! silent. HTTP/2 is refused, so a connection has one request at a time. The page shares the
 //! process's file descriptors with the data port. So at the limit, a new connection replaces the
 //! connection that has been silent for longest. Connections with a running action are replaced
-//! last. Otherwise anybody who can connect could cut off an operator from the result of an action.
+//! last. Otherwise any client that can connect could cut off an operator from the result of an
+//! action.
 
 use std::future::Future;
 use std::io;

@@ -14,7 +14,7 @@
 //! report apart from the page, and [`origin`](super::origin) refuses its requests. With
 //! `default-src 'none'`, the report can load nothing and send no requests. The report's script and
 //! style are inside the document, so inline ones are allowed. Hashes would not be stricter: the
-//! server would compute them from the same file, and so allow whatever the file contains.
+//! server would compute them from the same file, and so allow any contents of the file.
 //! `allow-downloads` is there for the report's link to its figures. The document itself states a
 //! stricter policy, and the browser enforces both.
 

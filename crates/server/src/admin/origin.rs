@@ -97,7 +97,7 @@ fn judge(
 }
 
 /// Returns true if `origin` is the origin of a page on `host`. A proxy with TLS may serve the page,
-/// so https is accepted too. A foreign page has another host, whatever its scheme.
+/// so https is accepted too. A foreign page has another host, regardless of its scheme.
 fn is_origin_of(origin: &str, host: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| origin.strip_prefix(scheme) == Some(host))
 }

@@ -1,6 +1,6 @@
 //! Converts expiry times of requests. 0 means never. A negative time has already passed. A time of
-//! up to 30 days counts from now. A larger number is an absolute time of the wall clock. If
-//! somebody sets the wall clock while the server runs, this has no effect until a restart.
+//! up to 30 days counts from now. A larger number is an absolute time of the wall clock. If the
+//! wall clock is set while the server runs, this has no effect until a restart.
 //!
 //! In text and meta commands, times are signed 32-bit numbers, as in memcached. In the binary
 //! protocol they are unsigned and reach to 2106.

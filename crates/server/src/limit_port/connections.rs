@@ -80,8 +80,8 @@ struct LimitClient {
     /// Time at which a request last began or ended; the time of the connect if there was no request
     /// yet.
     waits_since: Cell<Instant>,
-    /// The bodies of HTTP/2 requests that are already answered. What arrives of them is dropped. If
-    /// nobody received it, h2 would keep the trailers of such a request.
+    /// The bodies of HTTP/2 requests that are already answered. Their further frames are received
+    /// and dropped. Otherwise, h2 would keep their trailers.
     answered: RefCell<Vec<Incoming>>,
     /// Notified when the connection has to end.
     leave: Notify,
@@ -122,7 +122,7 @@ impl LimitClient {
         self.executing.get() > 0
     }
 
-    /// Drops what has arrived of the bodies of answered requests.
+    /// Drops the frames that have arrived for the bodies of answered requests.
     fn drop_rest(&self, context: &mut Context<'_>) {
         self.answered.borrow_mut().retain_mut(|body| {
             loop {

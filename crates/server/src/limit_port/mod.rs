@@ -15,17 +15,17 @@
 //! `POST /v1/limit/logins?key=ann` and `ma login/ann Qlogins` share one limiter if `login/` is the
 //! prefix.
 //!
-//! Invariants: there are at most [`CONNECTIONS`] connections. Whatever a client sends, its
-//! connection holds at most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most
-//! [`STREAMS`] requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The headers of a
-//! request have at most [`HEADERS`] bytes, and are dropped before the connection waits for the
-//! body. While a client sends headers and never ends them, they take up to about 0.5 MB of memory,
-//! because a short header field takes more memory than it has bytes. While the thread reads a
-//! connection, the headers and trailers of up to [`STREAMS`] + [`CANCELLED`] requests take such
-//! memory, together up to about 70 MB. They are dropped before the thread reads another connection.
-//! The body of an HTTP/1 request is never read. A connection without requests for [`SILENCE`] is
-//! closed. A body has to arrive within [`PATIENCE`]. A complete request is answered within
-//! [`PATIENCE`] too. Web pages cannot take units, see `request.rs`.
+//! Invariants: there are at most [`CONNECTIONS`] connections. For any input, a connection holds at
+//! most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most [`STREAMS`]
+//! requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The headers of a request have
+//! at most [`HEADERS`] bytes, and are dropped before the connection waits for the body. While a
+//! client sends headers and never ends them, they take up to about 0.5 MB of memory, because a
+//! short header field takes more memory than it has bytes. While the thread reads a connection, the
+//! headers and trailers of up to [`STREAMS`] + [`CANCELLED`] requests take such memory, together up
+//! to about 70 MB. They are dropped before the thread reads another connection. The body of an
+//! HTTP/1 request is never read. A connection without requests for [`SILENCE`] is closed. A body
+//! has to arrive within [`PATIENCE`]. A complete request is answered within [`PATIENCE`] too. Web
+//! pages cannot take units, see `request.rs`.
 //!
 //! There is one exception. The table of indexed headers in h2 refers to the buffers in which a path
 //! or an authority arrived. So a hostile client can keep up to about 14 MB for each connection.

@@ -187,7 +187,7 @@ pub trait Service {
         true
     }
 
-    /// Ends a connection. Called for every connection once, whatever the reason is.
+    /// Ends a connection. Called once for every connection, for any reason.
     fn disconnect(&mut self, connection: Self::Connection);
 }
 

@@ -40,8 +40,8 @@ impl Mounted {
 
     pub(super) fn unmount(self) -> io::Result<()> {
         match self.session.umount_and_join() {
-            // The kernel ended the connection while it handed over a request that nobody waits for,
-            // such as the close of a file. The disk is unmounted.
+            // The kernel ended the connection while it handed over a request that no process waits
+            // for, such as the close of a file. The disk is unmounted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
             unmounted => unmounted,
         }

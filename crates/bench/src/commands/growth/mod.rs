@@ -96,7 +96,7 @@ struct Row {
     /// do not include the time of other programs.
     us_per_request: f64,
     /// The longest turn in which the kernel did not join pages of memory to a huge page. Such a
-    /// join takes long, whatever the store's size.
+    /// join takes long, regardless of the size of the store.
     longest_turn_us: f64,
     /// The longest turn in which the kernel joined pages to a huge page.
     longest_joining_turn_us: f64,

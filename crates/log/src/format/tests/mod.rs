@@ -143,7 +143,7 @@ fn an_empty_device_is_distinguished_from_a_foreign_one() {
 }
 
 /// The first write to a new device contains only the magic, and the second is the first superblock.
-/// A crash may interrupt either write. Whatever remains must count as an empty device.
+/// A crash may interrupt either write. After the crash, the device must count as empty.
 #[test]
 fn an_interrupted_creation_leaves_an_empty_device() {
     let (empty, mark) = ([0; BLOCK], superblock::mark());

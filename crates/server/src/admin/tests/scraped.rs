@@ -363,8 +363,7 @@ fn prometheus_scrapes_a_server() {
     assert_eq!(scraped, samples(&full.metrics()).len() as f64);
 }
 
-/// Whatever clients send, the server must not show new series. Each series takes memory of
-/// Prometheus.
+/// Requests of clients must not create new series, because each series takes memory of Prometheus.
 #[test]
 fn clients_cannot_create_series() {
     let full = Full::start("series");

@@ -108,7 +108,7 @@ impl Line<'_> {
     }
 
     /// Writes the reply to `token` if it is an opaque (`O`) or asks for the key (`k`). Every
-    /// command replies to these two flags, whatever its result.
+    /// command replies to these two flags, regardless of its result.
     pub(super) fn echo(&mut self, target: &Target<'_, '_>, token: &[u8]) {
         match token[0] {
             b'O' => {

@@ -4,7 +4,7 @@ function rackAttackPage(id) {
   const shared = "The application runs in two processes, which share the store. \u201cBy its gem\u201d is "
     + "Larder\u2019s own client; \u201cby Dalli\u201d is the client that memcached has too.";
   const controls = "Controls have no server: \u201cNo throttle\u201d is the application without a limit, and "
-    + "MemoryStore counts in each process alone. They are compared with nobody.";
+    + "MemoryStore counts in each process alone. No system is compared with them.";
   return [
     rackAttackBars(id, "throughput", ["rate", "mean_us", "p50_us", "p99_us", "p999_us"],
       { id: "rack-attack-rate", title: "Requests per second, whole application", notes: [BAR_NOTE, shared, controls],

@@ -3,8 +3,8 @@
 // The token is only in the memory of this page, so a reload forgets it. If the browser stored it,
 // the next program that serves a page at this address could read it. The page also forgets the
 // token when the server is away or was restarted. Otherwise, another program that answers at this
-// address by then would get the token. A hidden page does not watch the server, and nobody sees
-// that the page has the token. So a hidden page forgets the token after a while.
+// address by then would get the token. A hidden page does not watch the server, and its user does
+// not see that the page has the token. So a hidden page forgets the token after a while.
 
 import { h, say } from "./elements.js";
 
