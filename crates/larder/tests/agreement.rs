@@ -176,7 +176,7 @@ fn accepted_damage_is_remembered_and_new_damage_is_reported() {
         let (code, report) = checked(&store);
         assert_eq!(code, Some(0), "{report}");
         assert!(
-            report["notes"][0].as_str().expect("a note").contains("has told of it"),
+            report["notes"][0].as_str().expect("a note").contains("accepted this damage"),
             "{report}"
         );
         let server = Server::spawn(&mut serving(&store, "", &refuse));
