@@ -11,7 +11,7 @@ mod machine;
 use cache::Cache;
 use common::store;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
-use larder_engine::limit::Limit;
+use larder_engine::limit::{Algorithm, Decision, Limit, Limiter};
 use larder_engine::*;
 use machine::{Machine, NOW};
 use std::sync::Arc;
@@ -440,4 +440,109 @@ fn limiters_with_their_whole_budget_are_not_kept() {
     let totals = cache.engine.stats().totals;
     assert!(totals.expired >= 10_000, "{totals:?}");
     assert_eq!(totals.evicted_limiters, 0);
+}
+
+/// Opens the store on `device` when the machine's clocks show `opened`, and begins a session at the
+/// store's time. Returns the store's time, too.
+fn open_at(device: &Arc<SimDevice>, opened: MachineTime) -> (Machine, u64) {
+    let store = store(Arc::<SimDevice>::clone(device), Durability::Sync);
+    let store = StoreOptions { opened, ..store };
+    let options = Options { memory: 8 << 20, store: Some(store), ..Options::default() };
+    let mut machine = Machine::open(Arc::clone(device), options);
+    let time = machine.engine.opened_at().expect("a store");
+    machine.session.tick_at(time);
+    (machine, time)
+}
+
+/// Asks for `cost` units at `now`, and reads the limiter from the device if it is not in memory.
+fn decide_at(machine: &mut Machine, key: &str, limit: Limit, cost: u64, now: u64) -> Decision {
+    machine.session.tick_at(now);
+    loop {
+        let key = machine.session.key(key.as_bytes());
+        match machine.session.take(&key, &Take::of(limit, cost)) {
+            Outcome::NeedsRead => {}
+            outcome => match answer(outcome) {
+                Taken::Decided { decision, .. } => return decision,
+                other => panic!("{other:?}"),
+            },
+        }
+        machine.session.sleep();
+        machine.engine.serve_reads();
+        machine.session.tick_at(now);
+    }
+}
+
+/// Within a boot, crashes and hours by which the wall clock steps must not change any decision: the
+/// decisions are those of a limiter without a crash on the clock of the boot.
+#[test]
+fn the_wall_clock_changes_no_decision_within_a_boot() {
+    const HOUR: i64 = 3600 * NANOS as i64;
+    const START: u64 = 1_800_000_000 * NANOS;
+    let limits = [
+        Limit::fixed(3, MINUTE),
+        Limit::sliding(3, MINUTE).expect("a window"),
+        Limit::gcra(3, MINUTE, 2).expect("a window"),
+    ];
+    let mut expected: [Option<Limiter>; 3] = [None; 3];
+    let (mut since_boot, mut refused) = (5 * NANOS, 0);
+    let mut device = Arc::new(SimDevice::new(16 << 20, 1));
+    for (start, wall) in [0, HOUR, -HOUR, -HOUR, HOUR, 30 * HOUR].into_iter().enumerate() {
+        let begun = since_boot;
+        let wall = (START + since_boot).checked_add_signed(wall).expect("a time");
+        let (mut machine, time) = open_at(&device, MachineTime { wall, boot_id: 7, since_boot });
+        assert_eq!(time, START + since_boot, "start {start}");
+        for turn in 0..40 {
+            since_boot += [NANOS / 3, 7 * NANOS, 0, 2 * NANOS, 19 * NANOS][(start + turn) % 5];
+            let now = time + since_boot - begun;
+            for (number, &limit) in limits.iter().enumerate() {
+                let (wanted, stored) = Limiter::decide(expected[number].as_ref(), &limit, 1, now);
+                expected[number] = stored.or(expected[number]);
+                let found = decide_at(&mut machine, &format!("l{number}"), limit, 1, now);
+                assert_eq!(found, wanted, "start {start}, turn {turn}, {limit:?}");
+                refused += u32::from(!found.allowed);
+            }
+            assert!(machine.engine.commit());
+        }
+        device = Arc::new(machine.device.crash(start as u64));
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+/// If the wall clock of the next boot is behind the store's time, no unit may become free, and no
+/// limiter may wait longer than for one window. If it is ahead, no wait may become longer.
+#[test]
+fn a_new_boot_frees_no_units_early_and_prolongs_no_wait() {
+    const HOUR: u64 = 3600 * NANOS;
+    const START: u64 = 1_800_000_000 * NANOS;
+    let limits = [
+        Limit::fixed(3, 2 * HOUR),
+        Limit::sliding(3, 2 * HOUR).expect("a window"),
+        Limit::gcra(3, 2 * HOUR, 3).expect("a window"),
+    ];
+    for (number, limit) in limits.into_iter().enumerate() {
+        let device = Arc::new(SimDevice::new(16 << 20, 1));
+        let first = MachineTime { wall: START, boot_id: 1, since_boot: 9 * NANOS };
+        let (mut machine, time) = open_at(&device, first);
+        for _ in 0..3 {
+            assert!(decide_at(&mut machine, "l", limit, 1, time).allowed);
+        }
+        assert!(!decide_at(&mut machine, "l", limit, 1, time + NANOS).allowed);
+        assert!(machine.engine.commit());
+        let mut device = Arc::new(machine.device.crash(number as u64));
+        let mut last = None;
+        for (boot_id, wall) in [(2, START - HOUR), (3, START - 50 * HOUR), (4, START + HOUR)] {
+            let opened = MachineTime { wall, boot_id, since_boot: NANOS };
+            let (mut machine, time) = open_at(&device, opened);
+            let decision = decide_at(&mut machine, "l", limit, 1, time);
+            let gone = time.saturating_sub(START);
+            let freed = limit.algorithm() == Algorithm::Gcra && gone >= 2 * HOUR / 3;
+            assert_eq!(decision.allowed, freed, "boot {boot_id}, {limit:?}");
+            let retry = decision.retry.expect("an end");
+            assert!(retry <= 4 * HOUR, "boot {boot_id}, {limit:?}: {retry}");
+            assert!(last.is_none_or(|last| retry <= last), "boot {boot_id}, {limit:?}: {retry}");
+            last = Some(retry);
+            assert!(machine.engine.commit());
+            device = Arc::new(machine.device.crash(boot_id as u64));
+        }
+    }
 }

@@ -10,9 +10,9 @@
 //!   units become free. A request with other parameters, even with another algorithm, replaces them
 //!   and keeps the number of used units.
 //! - A refused request takes no units. It replaces the parameters only if it can pass sooner by its
-//!   own. Otherwise clients with the old and with new parameters, for example while a new version of
-//!   an application replaces the old one, could start new windows by turns, and no unit would become
-//!   free.
+//!   own. Otherwise clients with the old and with new parameters, for example while a new version
+//!   of an application replaces the old one, could start new windows by turns, and no unit would
+//!   become free.
 //! - A limiter without used units counts as missing and starts afresh.
 //! - If the clock is before a limiter's own time, it was set back between two boots. Then no time
 //!   counts as passed, and the limiter's time becomes the clock's. So no wait exceeds the window's
@@ -68,8 +68,8 @@ impl Limiter {
     ///
     /// Returns the decision, and the limiter that the caller must store; `None` if the limiter has
     /// not changed. A request for 0 units always passes and stores nothing. A refused request
-    /// stores a limiter only if it can pass sooner by `limit` than by the limiter's own limit, or if
-    /// the clock was set back. In the second case, the limiter's time is set back, too.
+    /// stores a limiter only if it can pass sooner by `limit` than by the limiter's own limit, or
+    /// if the clock was set back. In the second case, the limiter's time is set back, too.
     pub fn decide(
         limiter: Option<&Limiter>,
         limit: &Limit,

@@ -1,13 +1,14 @@
 //! Older slots let a set replace an item without reading its old record, which may be only on the
 //! device.
 //!
-//! The set cannot know whether the record behind a slot with the key's tag is the key's own; once
-//! in a few thousand cases it is another key's. So the new version gets its own slot, and the old
-//! slot stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set,
-//! beyond the key's position. The cleaner or a later write compares them with the old record's key,
-//! which *resolves* the slot. If the bits agree, the record died when the set was made. If they
-//! differ, the record is another key's, and its slot becomes a normal one. A record is wrongly lost
-//! only if two keys have the same position and agree in 44 further bits.
+//! The set cannot know whether the record behind a slot with the key's tag is the key's own. For a
+//! set of a new key, it is sometimes another key's: once in 4000 such sets if a stripe has 4000
+//! items, and more often if it has more. So the new version gets its own slot, and the old slot
+//! stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set, beyond
+//! the key's position. The cleaner or a later write compares them with the old record's key, which
+//! *resolves* the slot. If the bits agree, the record died when the set was made. If they differ,
+//! the record is another key's, and its slot becomes a normal one. A record is wrongly lost only if
+//! two keys have the same position and agree in 44 further bits.
 //!
 //! Until a slot is resolved
 //! - a look-up of any key may find the record through the older slot. The exception is the key that

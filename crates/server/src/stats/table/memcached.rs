@@ -134,9 +134,12 @@ pub(super) static METRICS: &[Metric] = &[
     zero("round_robin_fallback"),
     gauge("bytes", "Bytes of live items: headers, keys, values.", |s| some(s.engine.item_bytes))
         .bytes(),
-    gauge("curr_items", "Items, including expired ones that were not removed yet.", |s| {
-        some(s.engine.items)
-    }),
+    gauge(
+        "curr_items",
+        "Items, including expired ones that were not removed yet. With a store, it may be too low, \
+         by at most `larder_older_slots`.",
+        |s| some(s.engine.items),
+    ),
     counter("total_items", "Versions of items written.", |s| some(s.totals().total_items)),
     zero("slab_global_page_pool"),
     counter("expired_unfetched", "Expired items that were removed and never read.", |s| {
