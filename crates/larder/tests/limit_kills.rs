@@ -19,10 +19,10 @@ const LIMITS: [&str; 3] = ["B300 N86400", "B300 N86400 MW", "B1 N86400 MG G300"]
 
 /// Takes units one by one until a request is refused or the server dies. Counts the admitted
 /// requests. Returns true if a request was refused.
-fn take(client: TcpStream, limit: usize, admitted: &AtomicU64) -> bool {
+fn take(client: TcpStream, limit: &str, admitted: &AtomicU64) -> bool {
     client.set_read_timeout(Some(PATIENCE)).expect("a socket option");
     let mut client = BufReader::new(client);
-    let request = format!("ma limit{limit} {}\r\n", LIMITS[limit]);
+    let request = format!("ma limit {limit}\r\n");
     loop {
         let mut reply = String::new();
         let sent = client.get_mut().write_all(request.as_bytes());
@@ -39,7 +39,7 @@ fn take(client: TcpStream, limit: usize, admitted: &AtomicU64) -> bool {
 
 /// Lets the clients take units until the limit is used up, or until enough requests were admitted
 /// that the server is killed. Returns true if the limit is used up.
-fn live(store: &Path, limit: usize, admitted: &AtomicU64) -> bool {
+fn live(store: &Path, limit: &str, admitted: &AtomicU64) -> bool {
     let server = Server::start(store, &["--durability", "sync"]);
     let end = admitted.load(SeqCst) + LIFE;
     std::thread::scope(|scope| {
@@ -58,7 +58,7 @@ fn live(store: &Path, limit: usize, admitted: &AtomicU64) -> bool {
 
 #[test]
 fn kills_admit_no_more_than_the_budget() {
-    for limit in 0..LIMITS.len() {
+    for limit in LIMITS {
         let folder = Folder::new("limit-kills");
         let store = folder.0.join("store");
         let (admitted, mut kills) = (AtomicU64::new(0), 0);
@@ -68,7 +68,7 @@ fn kills_admit_no_more_than_the_budget() {
         let admitted = admitted.load(SeqCst);
         // A kill loses the replies that the clients wait for, but not the units.
         let least = BUDGET - CLIENTS * kills;
-        assert!((least..=BUDGET).contains(&admitted), "{admitted} of {BUDGET}: {}", LIMITS[limit]);
+        assert!((least..=BUDGET).contains(&admitted), "{admitted} of {BUDGET}: {limit}");
         assert!(kills >= 3, "{kills} kills");
     }
 }

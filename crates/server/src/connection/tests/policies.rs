@@ -52,6 +52,7 @@ fn increments_below_a_prefix_create_counters_that_expire() {
         ("ma rl:c D3 N7 J9 v t", "VA 1 t7\r\n9"),
         ("mg rl:c t", "HD t7"),
         ("decr rl:d 1", "NOT_FOUND"),
+        ("ma rl:d MD", "NF"),
         ("ma rl:d C5", "NF"),
         ("incr other 1", "NOT_FOUND"),
         ("incr rl:day:a 1", "1"),
