@@ -10,7 +10,7 @@ use common::store;
 use larder_disk::{Failure, Fault, Operation, SimDevice};
 use larder_engine::{
     CommitPoint, Delete, Deleted, Durability, Expiry, ManualCleaner, Options, Outcome, Refusal,
-    Store, Stored, WhenFull,
+    ScanCursor, Store, Stored, WhenFull,
 };
 use machine::{Machine, NOW};
 use std::collections::HashMap;
@@ -353,6 +353,68 @@ fn a_turn_settles_a_few_older_slots() {
     }
     assert!(machine.engine.stats().totals.unread_sets > 2000);
     assert!(most < MOST_READS, "{most} reads in a turn");
+}
+
+/// A dump shows each key once, with its newest value, although older slots still lead to the records
+/// that were superseded unread.
+#[test]
+fn a_dump_shows_no_superseded_item() {
+    let mut machine = start(Durability::Async);
+    for n in 0..1000 {
+        machine.set(&format!("cold{n}"), "old value");
+    }
+    machine.fill(0);
+    for n in 0..500 {
+        machine.set(&format!("cold{n}"), "new");
+    }
+    assert!(machine.older_slots() > 200, "{}", machine.older_slots());
+    let (mut lengths, mut cursor) = (HashMap::new(), ScanCursor::default());
+    for _ in 0..PATIENCE {
+        let outcome = machine.session.scan(&mut cursor, &mut |item| {
+            if item.key().starts_with(b"cold") {
+                let key = String::from_utf8(item.key().to_vec()).expect("text");
+                assert_eq!(lengths.insert(key, item.value_len()), None, "a key is shown twice");
+            }
+        });
+        match outcome {
+            Outcome::Ready(true) | Outcome::AfterCommit(true, _) => {}
+            Outcome::Ready(false) | Outcome::AfterCommit(false, _) => break,
+            Outcome::NeedsRead | Outcome::NeedsSpace => {
+                machine.engine.serve_reads();
+            }
+            Outcome::Refused(refusal) => panic!("{refusal:?}"),
+        }
+        machine.session.tick(NOW);
+    }
+    assert_eq!(lengths.len(), 1000);
+    for n in 0..1000 {
+        let expected = if n < 500 { "new".len() } else { "old value".len() };
+        assert_eq!(lengths[&format!("cold{n}")], expected, "{n}");
+    }
+}
+
+/// If the cleaner does not run, sets of cold items must stop creating older slots at the limit, and
+/// read the old records from then on.
+#[test]
+fn older_slots_are_bounded() {
+    // An older slot takes 20 bytes, and all of them at most a sixteenth of memory.
+    const MOST: u64 = (8 << 20) / 16 / 20;
+    let mut machine = start(Durability::Async);
+    for n in 0..100_000 {
+        machine.set(&format!("cold{n}"), "old");
+    }
+    machine.fill(0);
+    let mut most = 0;
+    for n in 0..100_000 {
+        machine.set(&format!("cold{n}"), "new");
+        most = most.max(machine.older_slots());
+    }
+    let unread = machine.engine.stats().totals.unread_sets;
+    assert!(most > 1000 && most <= MOST, "{most} older slots");
+    assert!(unread < 100_000, "all sets read nothing");
+    for n in (0..100_000).step_by(97) {
+        assert_eq!(machine.get(&format!("cold{n}")).as_deref(), Some("new"), "{n}");
+    }
 }
 
 /// A segment with tombstones is freed when dead maps mark the records that the tombstones hide. No

@@ -201,7 +201,9 @@ fn execute_rare(
 fn on_refusal(request: &Store<'_>) -> OnRefusal {
     match request.mode {
         StoreMode::Set => OnRefusal::Remove,
-        _ => OnRefusal::Keep,
+        StoreMode::Add | StoreMode::Replace | StoreMode::Append | StoreMode::Prepend => {
+            OnRefusal::Keep
+        }
     }
 }
 

@@ -49,9 +49,13 @@ impl Properties<'_> {
     /// Returns the properties of a storage command.
     #[inline(always)]
     pub(super) fn of_store(mode: StoreMode, compare: Option<u64>) -> Self {
-        let effect = match (mode, compare) {
-            (StoreMode::Set, None) => Effect::Overwrites,
-            _ => Effect::Other,
+        let effect = match mode {
+            StoreMode::Set if compare.is_none() => Effect::Overwrites,
+            StoreMode::Set
+            | StoreMode::Add
+            | StoreMode::Replace
+            | StoreMode::Append
+            | StoreMode::Prepend => Effect::Other,
         };
         Properties { stores: true, effect, ..Self::CHANGES }
     }

@@ -163,7 +163,16 @@ impl Dialect for Text {
     fn encoded_key(request: &Request<'_>) -> Option<Vec<u8>> {
         match request {
             Request::Meta(command) => meta::encoded_key(command),
-            _ => None,
+            Request::Get(_)
+            | Request::Store(_)
+            | Request::Delete(_)
+            | Request::Arithmetic(_)
+            | Request::Touch(_)
+            | Request::MetaNoop
+            | Request::Version
+            | Request::Quit
+            | Request::Stats(_)
+            | Request::Admin(_) => None,
         }
     }
 
@@ -314,9 +323,13 @@ fn store(
 /// Decides if a refused write removes the old value. As in memcached, only a refused set without a
 /// cas id does.
 fn on_refusal(request: &Store<'_>) -> OnRefusal {
-    match (request.mode, request.compare) {
-        (StoreMode::Set, None) => OnRefusal::Remove,
-        _ => OnRefusal::Keep,
+    match request.mode {
+        StoreMode::Set if request.compare.is_none() => OnRefusal::Remove,
+        StoreMode::Set
+        | StoreMode::Add
+        | StoreMode::Replace
+        | StoreMode::Append
+        | StoreMode::Prepend => OnRefusal::Keep,
     }
 }
 
