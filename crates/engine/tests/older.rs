@@ -393,30 +393,6 @@ fn a_dump_shows_no_superseded_item() {
     }
 }
 
-/// If the cleaner does not run, sets of cold items must stop creating older slots at the limit, and
-/// read the old records from then on.
-#[test]
-fn older_slots_are_bounded() {
-    // An older slot takes 20 bytes, and all of them at most a sixteenth of memory.
-    const MOST: u64 = (8 << 20) / 16 / 20;
-    let mut machine = start(Durability::Async);
-    for n in 0..100_000 {
-        machine.set(&format!("cold{n}"), "old");
-    }
-    machine.fill(0);
-    let mut most = 0;
-    for n in 0..100_000 {
-        machine.set(&format!("cold{n}"), "new");
-        most = most.max(machine.older_slots());
-    }
-    let unread = machine.engine.stats().totals.unread_sets;
-    assert!(most > 1000 && most <= MOST, "{most} older slots");
-    assert!(unread < 100_000, "all sets read nothing");
-    for n in (0..100_000).step_by(97) {
-        assert_eq!(machine.get(&format!("cold{n}")).as_deref(), Some("new"), "{n}");
-    }
-}
-
 /// A segment with tombstones is freed when dead maps mark the records that the tombstones hide. No
 /// dead map marks a record behind an older slot before that slot is resolved. Until then the
 /// tombstones must stay.
