@@ -64,6 +64,7 @@ impl LargeValue {
             self.budget.want(more);
             return false;
         }
+        mapping.populate(self.charged as usize, more as usize);
         self.charged += more;
         true
     }

@@ -217,6 +217,18 @@ impl Mapping {
         self.bytes == 0
     }
 
+    /// Makes the operating system supply the memory of a range now, in one call. That takes less
+    /// time than a page fault for each page. A kernel before 5.14 does not know this call; it
+    /// supplies the memory at the first touch instead.
+    pub fn populate(&self, offset: usize, bytes: usize) {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: inside the mapping, and its contents stay as they are.
+        unsafe {
+            let at = self.base.add(offset).as_ptr().cast();
+            libc::madvise(at, bytes, libc::MADV_POPULATE_WRITE);
+        }
+    }
+
     /// Returns a pointer to the first byte.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
