@@ -64,9 +64,19 @@ impl LargeValue {
             self.budget.want(more);
             return false;
         }
-        mapping.populate(self.charged as usize, more as usize);
+        let (from, to) = (self.charged as usize, (self.charged + more) as usize);
+        // While the kernel supplies memory, it delays other threads that map or unmap memory. So it
+        // supplies little at a time.
+        for at in (from..to).step_by(STEP) {
+            mapping.populate(at, STEP.min(to - at));
+        }
         self.charged += more;
         true
+    }
+
+    /// Returns the number of bytes of memory that the value takes now.
+    pub fn held(&self) -> usize {
+        self.charged as usize
     }
 
     /// Returns the length, in bytes.

@@ -355,8 +355,8 @@ fn a_turn_settles_a_few_older_slots() {
     assert!(most < MOST_READS, "{most} reads in a turn");
 }
 
-/// A dump shows each key once, with its newest value, although older slots still lead to the records
-/// that were superseded unread.
+/// A dump shows each key once, with its newest value, although older slots still lead to the
+/// records that were superseded unread.
 #[test]
 fn a_dump_shows_no_superseded_item() {
     let mut machine = start(Durability::Async);

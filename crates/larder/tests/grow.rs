@@ -117,8 +117,16 @@ fn a_refused_growth_names_the_reason_and_the_server_continues() {
         &["store", "grow", "16MB"],
         "it has 33554432 bytes, and a store does not shrink",
     );
-    refused(&server, &["store", "grow", "elsewhere", "64MB"], &format!("there are {path}"));
-    refused(&server, &["store", "grow", "7", "64MB"], &format!("there are {path}"));
+    refused(
+        &server,
+        &["store", "grow", "elsewhere", "64MB"],
+        &format!("no device of this name, only {path}"),
+    );
+    refused(
+        &server,
+        &["store", "grow", "7", "64MB"],
+        &format!("no device of this name, only {path}"),
+    );
     refused(&server, &["store", "grow", "100TB"], "restart with --store PATH:SIZE");
     refused(&server, &["store", "grow", "much"], "is not a size");
     refused(&server, &["store", "grow", "1MB"], "a store has at least 2MB");
@@ -181,7 +189,7 @@ fn a_device_is_drained() {
     server.ask("set k 0 0 1\r\nv\r\n", "STORED\r\n");
     done(&server, &["store", "drain", &path("a")], "is drained: take it out of --store");
     refused(&server, &["store", "drain", &path("b")], "the only device that is left");
-    refused(&server, &["store", "grow", &path("a"), "64MB"], &format!("there are {}", path("b")));
+    refused(&server, &["store", "grow", &path("a"), "64MB"], &format!("only {}", path("b")));
     server.stop();
     let server = start(&[&given("b")], &[]);
     server.ask("get k\r\n", "VALUE k 0 1\r\nv\r\nEND\r\n");

@@ -27,7 +27,7 @@ pub(crate) fn address_of(peer: &Peer) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientProtocol {
     /// The client has sent nothing yet, so its protocol is unknown.
-    Nothing,
+    Undecided,
     Text,
     Binary,
 }
@@ -35,7 +35,7 @@ pub(crate) enum ClientProtocol {
 impl ClientProtocol {
     /// All protocols with their names, in the order of their numbers.
     pub(crate) const ALL: [(ClientProtocol, &'static str); 3] = [
-        (ClientProtocol::Nothing, "none yet"),
+        (ClientProtocol::Undecided, "none yet"),
         (ClientProtocol::Text, "text"),
         (ClientProtocol::Binary, "binary"),
     ];
@@ -101,7 +101,7 @@ impl Registered {
             sent: Counter::default(),
             commands: Counter::default(),
             waits: AtomicU8::new(0),
-            protocol: AtomicU8::new(ClientProtocol::Nothing as u8),
+            protocol: AtomicU8::new(ClientProtocol::Undecided as u8),
             is_blocked: AtomicU8::new(0),
             unfinished: AtomicU8::new(Unfinished::Nothing as u8),
             since: now,
@@ -175,7 +175,7 @@ impl Registered {
         let known = self.protocol.load(Relaxed);
         ClientProtocol::ALL
             .get(usize::from(known))
-            .map_or(ClientProtocol::Nothing, |(spoken, _)| *spoken)
+            .map_or(ClientProtocol::Undecided, |(spoken, _)| *spoken)
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
@@ -247,7 +247,7 @@ mod tests {
         registry.remove(ConnectionId::new(9));
         let mut seen = Vec::new();
         registry.each(|id, entry| {
-            assert_eq!((entry.last_command(), entry.protocol()), (7, ClientProtocol::Nothing));
+            assert_eq!((entry.last_command(), entry.protocol()), (7, ClientProtocol::Undecided));
             seen.push(id.get());
         });
         let expected: Vec<_> = (1..=3 * COPIED as u64).filter(|number| *number != 9).collect();

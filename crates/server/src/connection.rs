@@ -6,11 +6,16 @@
 //! Invariant: input is consumed exactly when its requests are executed. A batch is interrupted if
 //! the output is full, or if a request must wait, for example until memory is reclaimed. The rest
 //! of the batch then stays in the input and is parsed again later. Only long values leave the input
-//! before they are complete (`body.rs`).
+//! before they are complete (`receive.rs`).
 //!
 //! The connection withholds replies that must not be seen before a commit is durable, and all
 //! replies that follow them (`gates.rs`, `withheld.rs`). The connection continues to execute
 //! requests meanwhile.
+//!
+//! The state of a connection is in `state.rs`, and the state that all connections of a worker share
+//! in `worker.rs`. The methods of [`Worker`] are where their work is: batches of requests in
+//! `batch.rs`, long values in `receive.rs`, withheld replies in `withheld.rs`, and slow commands in
+//! `slow.rs`.
 
 pub(crate) mod arrivals;
 mod batch;
@@ -31,10 +36,10 @@ use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
 use crate::command::{Sent, Unready, refusal_line};
 use crate::keys::SampledRequest;
-use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
-use crate::waits::Waits;
+use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
 use arrivals::CHECK_INTERVAL;
 use gates::Repair;
+use larder_engine::Engine;
 use larder_protocol::text::{Get, KeysEnd, parse_keys};
 use larder_protocol::{BINARY_MAGIC, KeySink, guess_key, reply};
 use scratch::KeyBatch;
@@ -43,6 +48,21 @@ pub use state::Connection;
 use state::{State, Step};
 use std::time::{Duration, Instant};
 pub use worker::Worker;
+
+/// Buffers of connections count against the engine's memory limit.
+impl Budget for Engine {
+    fn charge(&self, bytes: usize) {
+        self.charge_buffers(bytes);
+    }
+
+    fn release(&self, bytes: usize) {
+        self.release_buffers(bytes);
+    }
+
+    fn held(&self) -> (u64, u64) {
+        self.buffers_held()
+    }
+}
 
 impl Worker {
     /// Continues the work that the connection has begun.
@@ -99,9 +119,9 @@ impl Worker {
                 }
             },
             State::Body(_) => match connection.protocol {
-                ClientProtocol::Binary => self.body::<Binary>(connection, input, output),
-                ClientProtocol::Nothing | ClientProtocol::Text => {
-                    self.body::<Text>(connection, input, output)
+                ClientProtocol::Binary => self.receive_body::<Binary>(connection, input, output),
+                ClientProtocol::Undecided | ClientProtocol::Text => {
+                    self.receive_body::<Text>(connection, input, output)
                 }
             },
             State::Dump(_) => self.dump(connection, output),
@@ -238,18 +258,7 @@ impl Service for Worker {
 
     fn connect(&mut self, peer: Peer, id: ConnectionId) -> Connection {
         let entry = Registered::new(peer, self.session.now());
-        Connection {
-            id,
-            registered: self.context.registry.add(id, entry),
-            waited_for: Waits::NONE,
-            protocol: ClientProtocol::Nothing,
-            buffers: 0,
-            value: None,
-            state: State::Ready,
-            gates: None,
-            reads: None,
-            waits_since: 0,
-        }
+        Connection::new(id, self.context.registry.add(id, entry))
     }
 
     #[inline]
@@ -373,7 +382,7 @@ impl Worker {
             let step = match connection.protocol {
                 ClientProtocol::Text => self.batch::<Text>(connection, input, output),
                 ClientProtocol::Binary => self.batch::<Binary>(connection, input, output),
-                ClientProtocol::Nothing => {
+                ClientProtocol::Undecided => {
                     connection.protocol = match input.bytes() {
                         [] => return Flow::Read,
                         [BINARY_MAGIC, ..] => ClientProtocol::Binary,

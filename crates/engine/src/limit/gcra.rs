@@ -19,7 +19,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gcra {
-    /// The limit of the last request that took units. The limit's window is not 0.
+    /// The limit of the last request that took units or changed it. Its window is not 0.
     limit: Limit,
     at: Nanos,
     /// The used units times the window, in unit-nanoseconds; at most `u64::MAX` times the window.

@@ -76,7 +76,7 @@ impl Limit {
 /// The number of words that a meter is encoded in, at most.
 pub(super) const WORDS: usize = 6;
 
-/// The state of one algorithm, together with the limit of the last request that took units.
+/// The state of one algorithm, together with the limit that the last request stored.
 ///
 /// All methods but `since`, `limit` and `words` need a meter that `advance` has brought to `now`.
 pub(super) trait Meter {
@@ -94,6 +94,12 @@ pub(super) trait Meter {
 
     /// Returns the exact time from `now` until at most `units` are used; `None` for never.
     fn until(&self, units: u64, now: Nanos) -> Option<Nanos>;
+
+    /// Returns the number of units at which [`until`](Meter::until) bends: below and above this
+    /// number it is linear in `units`, up to rounding.
+    fn bend(&self) -> u64 {
+        0
+    }
 
     fn add(&mut self, units: u64);
 

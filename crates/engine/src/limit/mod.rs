@@ -6,13 +6,13 @@
 //! - A request passes if `used + cost <= capacity`. The capacity is the budget, or for GCRA the
 //!   burst.
 //! - All rounding is against the client, so no limiter admits too much.
-//! - A limiter keeps the parameters of the last request that took units. They determine when its
-//!   units become free. A request with other parameters, even with another algorithm, replaces them
-//!   and keeps the number of used units.
+//! - A limiter keeps the parameters of the last request that took units or replaced them. They
+//!   determine when its units become free. A request with other parameters, even with another
+//!   algorithm, replaces them and keeps the number of used units.
 //! - A refused request takes no units. It replaces the parameters only if it can pass sooner by its
-//!   own. Otherwise clients with the old and with new parameters, for example while a new version
-//!   of an application replaces the old one, could start new windows by turns, and no unit would
-//!   become free.
+//!   own, and no other request has to wait longer by them. Otherwise clients with the old and with
+//!   new parameters, for example while a new version of an application replaces the old one, could
+//!   start new windows by turns, and no unit would become free.
 //! - A limiter without used units counts as missing and starts afresh.
 //! - If the clock is before a limiter's own time, it was set back between two boots. Then no time
 //!   counts as passed, and the limiter's time becomes the clock's. So no wait exceeds the window's
@@ -158,7 +158,7 @@ impl Limiter {
         self.meter().since()
     }
 
-    /// Returns the limit of the last request that took units.
+    /// Returns the limit of the last request that took units or changed it.
     pub fn limit(&self) -> Limit {
         self.meter().limit()
     }
@@ -222,20 +222,34 @@ impl Limiter {
         }
     }
 
-    /// Continues under `limit` if then at most `room` units are used sooner. Returns true if so.
-    /// The limiter must be advanced to `now`.
+    /// Continues under `limit` if then at most `room` units are used sooner, and no smaller or
+    /// greater number of units is reached later. Returns true if so. The limiter must be advanced
+    /// to `now`, and more than `room` units must be used.
+    ///
+    /// So no request has to wait longer because another one was refused. Without this, two clients
+    /// with different limits and costs could adopt their limits by turns, each time with a new
+    /// window.
     fn adopt_if_sooner(&mut self, limit: &Limit, room: u64, now: Nanos) -> bool {
         if self.limit() == *limit {
             return false;
         }
         let mut changed = *self;
         changed.adopt(limit, now);
-        let wait = |limiter: &Limiter| limiter.meter().until(room, now).unwrap_or(Nanos::MAX);
-        let sooner = wait(&changed) < wait(self);
-        if sooner {
+        let waits = |units| {
+            let [new, old] = [&changed, &*self].map(|limiter| limiter.meter().until(units, now));
+            (new.unwrap_or(Nanos::MAX), old.unwrap_or(Nanos::MAX))
+        };
+        let is_sooner = |(new, old)| new < old;
+        let is_no_later = |(new, old)| new <= old;
+        // The wait of the new limiter is linear in the number of units, and that of the old one has
+        // at most one bend. So these numbers of units decide for all.
+        let last = self.meter().used(now).saturating_sub(1);
+        let units = [0, self.meter().bend().min(last), last];
+        let adopts = is_sooner(waits(room)) && units.map(waits).into_iter().all(is_no_later);
+        if adopts {
             *self = changed;
         }
-        sooner
+        adopts
     }
 
     fn meter(&self) -> &dyn Meter {

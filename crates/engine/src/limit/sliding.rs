@@ -18,7 +18,7 @@ use super::meter::{Limit, Meter, Nanos, WORDS, saturate};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlidingWindow {
-    /// The limit of the last request that took units. The limit's window is not 0.
+    /// The limit of the last request that took units or changed it. Its window is not 0.
     limit: Limit,
     /// The start of the current window.
     start: Nanos,
@@ -100,6 +100,10 @@ impl Meter for SlidingWindow {
                 rest.saturating_add(faded)
             }
         })
+    }
+
+    fn bend(&self) -> u64 {
+        self.current
     }
 
     fn add(&mut self, units: u64) {

@@ -43,8 +43,8 @@ impl LaneSession {
         let now = limiter.as_ref().map_or(self.nanos(), |limiter| self.time_of(limiter));
         let (mut decision, next) = Limiter::decide(limiter.as_ref(), &take.limit, take.cost, now);
         if let Some(old) = live {
-            // Counts the request as a read, because a refusal writes nothing. Otherwise a limiter
-            // that refuses all requests would be evicted as never read.
+            // Counts the request as a read, because most refusals write nothing. Otherwise a
+            // limiter that refuses all requests would be evicted as never read.
             self.count_read(old.place.cell(), old.place.slot(), &old.record);
         }
         let is_plain = live.is_some_and(|old| old.record.kind() != Kind::Limiter);
@@ -64,7 +64,17 @@ impl LaneSession {
             decision.reset = next.reset(now);
             decision.remaining = take.limit.capacity().saturating_sub(next.used(now));
         }
-        let written = self.put_limiter(guard, key, existing, &next, take.cas, now)?;
+        let written = match self.put_limiter(guard, key, existing, &next, take.cas, now) {
+            // The changed limit need not be stored. So a full or failing store refuses the request
+            // as any other.
+            Err(why) if !decision.allowed && !is_plain && !matches!(why, NotWritten::NeedsRead) => {
+                let cas = live.map_or(0, |old| old.record.cas());
+                self.wait_as(take.durability, None);
+                self.count_decision(&decision);
+                return Ok(Taken::Decided { decision, limiter, cas });
+            }
+            written => written?,
+        };
         self.wait_as(take.durability, Some(&written));
         self.count_decision(&decision);
         Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })

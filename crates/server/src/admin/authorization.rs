@@ -1,5 +1,10 @@
-//! Which requests may change the server or see keys: the extractors of requests with the
-//! [token](super::token), or from this machine.
+//! Extractors that decide which requests may change the server or see keys: those with the
+//! [token](super::token), or those from this machine.
+//!
+//! The token travels only in the header `Authorization`. A browser never adds that header by
+//! itself, and a page from elsewhere cannot add it without a preflight request, which is refused
+//! (see [`origin`](super::origin)). A token in a cookie would be sent with every request, from any
+//! page. A token in a URL would end up in logs and in the browser's history.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! `/v1/clients`: the connections and the last slow commands as JSON. Rates cover the time since
-//! the previous answer. So the server keeps the counts of the previous answer as long as browsers
-//! or programs continue to ask for new answers.
+//! The connections and the last slow commands as JSON, for `/v1/clients`. Rates cover the time
+//! since the previous answer. So the server keeps the counts of the previous answer as long as
+//! browsers or programs continue to ask for new answers.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

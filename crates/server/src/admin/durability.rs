@@ -11,8 +11,7 @@ use serde::Serialize;
 
 use super::headers::HARDENED;
 use super::recent::{MeasuredLane, MeasuredStore};
-use super::state::AdminState;
-use super::state::Serving;
+use super::state::{AdminState, Serving};
 
 /// Returns the histograms of waits, commits and syncs.
 pub(super) async fn show(

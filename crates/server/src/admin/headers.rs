@@ -1,4 +1,5 @@
-//! The headers of all replies of the page.
+//! The headers of the page's files, of JSON and of refusals. Health checks and plain errors do not
+//! have them. The lab's report has its own (`lab.rs`).
 
 use axum::http::{HeaderName, header};
 

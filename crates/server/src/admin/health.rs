@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::AdminState;
+use super::state::AdminState;
 use super::state::Serving;
 use crate::server::Running;
 use crate::stats;

@@ -8,8 +8,8 @@
 //! also takes the lock of the last slow commands, but workers never wait for that lock.
 //!
 //! Invariants: a foreign web page cannot read the admin page, see [`origin`]. Only requests with
-//! the token change the server or see values, see [`token`] and [`actions`]. Such requests are
-//! executed on a separate thread, see [`action_session`].
+//! the token change the server or see values, see [`authorization`] and [`actions`]. Such requests
+//! are executed on a separate thread, see [`action_session`].
 
 mod action_session;
 mod actions;

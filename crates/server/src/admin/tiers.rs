@@ -11,8 +11,7 @@ use serde::Serialize;
 
 use super::device_times::{CallSteps, KINDS, STEP_MS, STEPS, bounds};
 use super::headers::HARDENED;
-use super::state::AdminState;
-use super::state::Serving;
+use super::state::{AdminState, Serving};
 
 /// Returns the calls of the kind that the query names: `kind=read`, `kind=write` or `kind=sync`.
 pub(super) async fn show(

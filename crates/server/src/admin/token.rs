@@ -1,11 +1,6 @@
 //! The token of the admin port. A client with the token may change the server and see keys and
 //! values.
 //!
-//! The token travels only in the header `Authorization`. A browser never adds that header by
-//! itself, and a page from elsewhere cannot add it without a preflight request, which is refused
-//! (see [`origin`](super::origin)). A token in a cookie would be sent with every request, from any
-//! page. A token in a URL would end up in logs and in the browser's history.
-//!
 //! Invariants: the time of a comparison depends on the length of the given token only, not on its
 //! bytes. The right token is always accepted, so a client that sends wrong ones cannot lock out the
 //! operator. Guessing is hopeless because of the token's length, not because of a limit on

@@ -34,7 +34,7 @@ pub(crate) trait Dialect: Sized {
 
     /// Executes a request. The caller has prefetched at most the first
     /// [`PREFETCH_WINDOW`](super::text::PREFETCH_WINDOW) of the request's `keys`. If the connection
-    /// received the request's value separately (see `connection/body.rs`), `value` holds it.
+    /// received the request's value separately (see `connection/receive.rs`), `value` holds it.
     fn execute(
         x: &mut Execution<'_, '_>,
         request: &Self::Request<'_>,

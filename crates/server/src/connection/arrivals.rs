@@ -57,6 +57,15 @@ pub(super) enum Memory {
 }
 
 impl Memory {
+    /// Returns the number of bytes of memory that a large value takes; 0 for other values, which
+    /// take about as much as has arrived.
+    fn held(&self) -> usize {
+        match self {
+            Memory::None | Memory::Buffer(_) => 0,
+            Memory::Large(large) => large.held(),
+        }
+    }
+
     /// Returns the complete value.
     pub(super) fn value(&mut self) -> Value<'_> {
         match self {
@@ -116,7 +125,7 @@ impl Arriving {
     }
 
     /// Checks the rate of the value. If the value is too slow and `may` is true, expels the value,
-    /// frees its memory, and returns the number of bytes of the value that this memory held. `may`
+    /// frees its memory, and returns the number of bytes that became free. `may`
     /// is false once the check has freed enough memory. Returns `None` if the value keeps its
     /// place.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
@@ -137,11 +146,12 @@ impl Arriving {
             }
         };
         let expelled = slow && may;
-        if expelled {
-            state.arrival_state = ArrivalState::Expelled;
-            state.memory = Memory::None;
+        if !expelled {
+            return None;
         }
-        expelled.then_some(state.arrived)
+        state.arrival_state = ArrivalState::Expelled;
+        let memory = std::mem::replace(&mut state.memory, Memory::None);
+        Some(state.arrived.max(memory.held()))
     }
 }
 

@@ -3,16 +3,15 @@
 //! a request costs no allocation.
 
 use super::body::Announced;
-use super::scratch::{Action, Entry, KeyBatch, Scratch, recycle};
+use super::scratch::{Action, Entry, KeyBatch, Scratch};
 use super::state::{Connection, State, Step};
 use super::worker::Worker;
 use crate::command::binary::Binary;
 use crate::command::text::{PREFETCH_WINDOW, Text};
 use crate::command::{Dialect, Executed};
-use crate::keys::SampledRequest;
 use crate::latency::CommandClass;
 use crate::net::{Flow, InputBuffer, OutputBuffer};
-use larder_engine::{Key, SecretHash};
+use larder_engine::Key;
 use larder_protocol::{KeySink, Parse, Then};
 
 /// The largest number of requests in a batch.
@@ -124,7 +123,7 @@ impl Worker {
         output: &mut OutputBuffer<'_>,
     ) -> Step {
         let bytes = input.bytes();
-        let mut entries = recycle(std::mem::take(&mut D::scratch(self).entries));
+        let mut entries = D::scratch(self).take_entries();
         let keys = D::scratch(self).take_keys();
         let mut keys = KeyBatch::new(&self.session, keys);
         let stop = parse::<D>(bytes, &mut keys, &mut entries);
@@ -141,7 +140,7 @@ impl Worker {
                 self.after(stop, connection, &keys[keys_end..], input, output)
             }
         };
-        D::scratch(self).entries = recycle(entries);
+        D::scratch(self).give_entries(entries);
         D::scratch(self).give_keys(keys);
         step
     }
@@ -224,45 +223,6 @@ impl Worker {
         }
         input.consume(done);
         None
-    }
-
-    /// Passes an executed request to the sampler of keys. `keys` are the answered keys. `len` is
-    /// the length of the request in bytes, with its value.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn sample<D: Dialect>(
-        &self,
-        request: &D::Request<'_>,
-        keys: &[Key<'_>],
-        len: usize,
-        reply: &[u8],
-    ) {
-        let sampled = SampledRequest { writes: !D::properties(request).only_reads(), len, reply };
-        match D::encoded_key(request) {
-            Some(key) if keys.is_empty() => self.sampler.sample(&[self.session.key(&key)], sampled),
-            _ => self.sampler.sample(keys, sampled),
-        }
-    }
-
-    /// Returns the hash of the first key of a request. `keys` are the request's keys. `keys` is
-    /// empty if the request has no key, or a key in base64.
-    #[inline]
-    pub(super) fn first_hash<D: Dialect>(
-        &self,
-        request: &D::Request<'_>,
-        keys: &[Key<'_>],
-    ) -> Option<SecretHash> {
-        match keys {
-            [first, ..] => Some(first.secret_hash()),
-            // Decoding a key allocates memory, and only timed commands need the hash.
-            [] if self.timer.is_on() => self.encoded_hash::<D>(request),
-            [] => None,
-        }
-    }
-
-    #[cold]
-    fn encoded_hash<D: Dialect>(&self, request: &D::Request<'_>) -> Option<SecretHash> {
-        Some(self.session.key(&D::encoded_key(request)?).secret_hash())
     }
 
     /// If the request in `entry` most probably takes the lock of a stripe, prefetches this lock.

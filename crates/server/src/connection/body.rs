@@ -53,9 +53,9 @@ pub(super) enum Received {
     All,
     /// More input is needed.
     Part,
-    /// The value waits to be admitted (see `arrivals.rs`), or for memory that is being reclaimed.
+    /// The value waits for a place (see `arrivals.rs`), or for memory that is being reclaimed.
     Wait,
-    /// The value gets no memory, or is no longer admitted. The request must be refused.
+    /// The value gets no memory, or has lost its place. The request must be refused.
     NoMemory,
 }
 
@@ -95,13 +95,13 @@ impl Body {
     }
 
     /// Moves arrived bytes of the value and its trailer from the input to the memory of the value.
-    /// `enter` asks for the value's admission. `receive` appends bytes to the value, given its
+    /// `enter` asks for the value's place. `append` appends bytes to the value, given its
     /// memory and the number of bytes that have arrived before.
     pub(super) fn fill(
         &mut self,
         input: &mut InputBuffer<'_>,
         enter: impl FnOnce() -> Arrival,
-        receive: impl FnOnce(&mut Memory, usize, &[u8]) -> Received,
+        append: impl FnOnce(&mut Memory, usize, &[u8]) -> Received,
     ) -> Received {
         let len = self.announced.value;
         if self.filled < len {
@@ -110,7 +110,7 @@ impl Body {
             }
             let bytes = &input.bytes()[..input.bytes().len().min(len - self.filled)];
             let arrival = self.arrival.get_or_insert_with(enter);
-            match arrival.with(|memory| receive(memory, self.filled, bytes)) {
+            match arrival.with(|memory| append(memory, self.filled, bytes)) {
                 Ok(Received::Part) => arrival.arrived(bytes.len()),
                 Ok(other) => {
                     if let Received::Wait = other {

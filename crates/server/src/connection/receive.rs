@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// Appends `bytes` to a value of `len` bytes, of which `filled` have arrived.
-    fn receive(
+    fn append(
         &self,
         memory: &mut Memory,
         filled: usize,
@@ -164,7 +164,7 @@ impl Worker {
     }
 
     /// Receives more of a value. Executes the request when its value is complete.
-    pub(super) fn body<D: Dialect>(
+    pub(super) fn receive_body<D: Dialect>(
         &self,
         connection: &mut Connection,
         input: &mut InputBuffer<'_>,
@@ -185,7 +185,7 @@ impl Worker {
         let len = body.announced.value;
         let enter = || self.context.arrivals.enter(len, self.session.waker());
         let received = body.fill(input, enter, |memory, filled, bytes| {
-            self.receive(memory, filled, len, &keys, bytes)
+            self.append(memory, filled, len, &keys, bytes)
         });
         if let Received::Part = received
             && since_ns != 0
@@ -221,7 +221,8 @@ impl Worker {
         }
         let mut execute =
             |memory: &mut Memory| D::execute(&mut x, &request, &keys, Some(memory.value()));
-        // `fill` has marked the value as complete. From then on, no check can take its place away.
+        // `Body::fill` has marked the value as complete. From then on, no check (`arrivals.rs`) can
+        // take its place away.
         let executed = match &mut body.arrival {
             Some(arrival) => arrival.with(&mut execute),
             None => Ok(execute(&mut Memory::None)),
@@ -230,8 +231,7 @@ impl Worker {
         // marked as complete. The client then receives the error for a lack of memory.
         let executed = executed.unwrap_or_else(|_| D::no_memory(&mut x, &request, &keys));
         if self.sampler.counts(executed.keys(keys.len().max(1))) {
-            let Announced { header, value, trailer } = body.announced;
-            let len = header + value + trailer;
+            let len = body.announced.len();
             self.sample::<D>(&request, &keys, len, &x.output.bytes()[start..]);
         }
         match executed {

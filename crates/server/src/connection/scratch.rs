@@ -1,4 +1,4 @@
-//! The keys and requests of a batch, in memory that a worker reuses for all its batches.
+//! The keys and requests of a batch, and the vectors that a worker reuses for them.
 
 use crate::command::Dialect;
 use crate::command::text::PREFETCH_WINDOW;
@@ -8,7 +8,7 @@ use larder_protocol::KeySink;
 /// Vectors that a worker reuses for its batches. The vectors are empty between batches.
 pub(super) struct Scratch<D: Dialect> {
     keys: Vec<Key<'static>>,
-    pub(super) entries: Vec<Entry<'static, D>>,
+    entries: Vec<Entry<'static, D>>,
 }
 
 impl<D: Dialect> Default for Scratch<D> {
@@ -25,11 +25,19 @@ impl<D: Dialect> Scratch<D> {
     pub(super) fn give_keys(&mut self, keys: Vec<Key<'_>>) {
         self.keys = recycle(keys);
     }
+
+    pub(super) fn take_entries<'a>(&mut self) -> Vec<Entry<'a, D>> {
+        recycle(std::mem::take(&mut self.entries))
+    }
+
+    pub(super) fn give_entries(&mut self, entries: Vec<Entry<'_, D>>) {
+        self.entries = recycle(entries);
+    }
 }
 
 /// Empties a vector and returns it with the lifetime of its elements changed. The new vector has
 /// the same allocation: the standard library reuses it when `into_iter` is collected into a vector.
-pub(super) fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
+fn recycle<A, B>(mut elements: Vec<A>) -> Vec<B> {
     elements.clear();
     elements.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
 }

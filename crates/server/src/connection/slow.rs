@@ -12,7 +12,6 @@ use crate::command::text::Text;
 use crate::latency::{Answered, CommandClass, Timing};
 use crate::net::{ConnectionId, InputBuffer};
 use crate::slow::{SentBy, SlowCommand};
-use crate::waits::Wait;
 use larder_engine::SecretHash;
 use larder_protocol::Parse;
 use std::sync::Arc;
@@ -66,20 +65,6 @@ fn name_of(protocol: ClientProtocol, request: &[u8]) -> Option<Box<str>> {
     if is_name { Some(str::from_utf8(name).ok()?.into()) } else { None }
 }
 
-impl Connection {
-    /// Returns what the connection waits for when it parks. `reads` is true if the connection waits
-    /// for reads of records.
-    #[cold]
-    pub(super) fn parks_for(&self, reads: bool) -> Wait {
-        match &self.state {
-            _ if self.is_open() => Wait::Commit,
-            State::Body(body) if body.waits_for_place() => Wait::Place,
-            _ if reads => Wait::Read,
-            _ => Wait::Space,
-        }
-    }
-}
-
 impl Worker {
     /// Parses the first request of a slow call again to find its class, name and key.
     fn first_request<D: Dialect>(
@@ -124,7 +109,7 @@ impl Worker {
         let protocol = connection.protocol;
         let first = match protocol {
             ClientProtocol::Binary => self.first_request::<Binary>(protocol, bytes),
-            ClientProtocol::Nothing | ClientProtocol::Text => {
+            ClientProtocol::Undecided | ClientProtocol::Text => {
                 self.first_request::<Text>(protocol, bytes)
             }
         };

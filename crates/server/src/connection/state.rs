@@ -1,4 +1,5 @@
-//! The state of one client connection in the service.
+//! A client connection in the service: what it has begun, what it waits for, and what it publishes
+//! for statistics.
 
 use super::body::Body;
 use super::gates::Gates;
@@ -16,12 +17,13 @@ pub struct Connection {
     pub(super) id: ConnectionId,
     /// The facts about this connection that statistics and the admin page show.
     pub(super) registered: Arc<Registered>,
+    /// The protocol as in `registered`, but without an atomic load.
     pub(super) protocol: ClientProtocol,
     /// Bytes of the buffers that the event loop keeps for this connection.
     pub(super) buffers: u32,
     /// All reasons for which the next request to be executed has waited so far. Valid only if
     /// `waits_since` is not 0.
-    pub(super) waited_for: Waits,
+    waited_for: Waits,
     /// The rest of a long value that is being sent. It is sent before any other output.
     pub(super) value: Option<Box<LongValue>>,
     pub(super) state: State,
@@ -62,6 +64,22 @@ pub(super) enum Step {
 }
 
 impl Connection {
+    /// Creates a connection that has begun nothing.
+    pub(super) fn new(id: ConnectionId, registered: Arc<Registered>) -> Connection {
+        Connection {
+            id,
+            registered,
+            waited_for: Waits::NONE,
+            protocol: ClientProtocol::Undecided,
+            buffers: 0,
+            value: None,
+            state: State::Ready,
+            gates: None,
+            reads: None,
+            waits_since: 0,
+        }
+    }
+
     /// Returns true if the connection withholds replies that wait for commits.
     pub(crate) fn withholds(&self) -> bool {
         self.gates.is_some()
@@ -115,5 +133,22 @@ impl Connection {
     pub(super) fn unpark(&mut self) {
         self.waits_since = 0;
         self.registered.set_waits(Waits::NONE);
+    }
+
+    /// Returns true if a long value may not continue yet because its beginning is withheld.
+    pub(super) fn is_open(&self) -> bool {
+        self.gates.as_ref().is_some_and(|gates| gates.is_open())
+    }
+
+    /// Returns what the connection waits for when it parks. `reads` is true if the connection waits
+    /// for reads of records.
+    #[cold]
+    pub(super) fn parks_for(&self, reads: bool) -> Wait {
+        match &self.state {
+            _ if self.is_open() => Wait::Commit,
+            State::Body(body) if body.waits_for_place() => Wait::Place,
+            _ if reads => Wait::Read,
+            _ => Wait::Space,
+        }
     }
 }

@@ -83,11 +83,6 @@ impl Connection {
         gates.add(start, x.output, points, repair, open, timing);
         true
     }
-
-    /// Returns true if a long value may not continue yet because its beginning is withheld.
-    pub(super) fn is_open(&self) -> bool {
-        self.gates.as_ref().is_some_and(|gates| gates.is_open())
-    }
 }
 
 impl Worker {
@@ -167,7 +162,7 @@ impl Worker {
         };
         let (again, points) = match connection.protocol {
             ClientProtocol::Binary => self.again::<Binary>(request, overtaken, output),
-            ClientProtocol::Nothing | ClientProtocol::Text => {
+            ClientProtocol::Undecided | ClientProtocol::Text => {
                 self.again::<Text>(request, overtaken, output)
             }
         };

@@ -1,15 +1,16 @@
-//! The state that the connections of one worker share.
+//! The state of a worker. The methods of [`Worker`] that execute requests are in the other files of
+//! this folder.
 
 use super::scratch::Scratch;
 use crate::clock::random_seed;
 use crate::command::binary::Binary;
 use crate::command::text::Text;
-use crate::command::{CommandCounters, Execution, ServerContext};
-use crate::keys::KeySampler;
+use crate::command::{CommandCounters, Dialect, Execution, ServerContext};
+use crate::keys::{KeySampler, SampledRequest};
 use crate::latency::Timer;
-use crate::net::{Budget, OutputBuffer};
+use crate::net::OutputBuffer;
 use crate::policies::PolicyReader;
-use larder_engine::{Engine, Session};
+use larder_engine::{Key, SecretHash, Session};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -75,19 +76,43 @@ impl Worker {
             points: None,
         }
     }
-}
 
-/// Buffers of connections count against the engine's memory limit.
-impl Budget for Engine {
-    fn charge(&self, bytes: usize) {
-        self.charge_buffers(bytes);
+    /// Passes an executed request to the sampler of keys. `keys` are the answered keys. `len` is
+    /// the length of the request in bytes, with its value.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn sample<D: Dialect>(
+        &self,
+        request: &D::Request<'_>,
+        keys: &[Key<'_>],
+        len: usize,
+        reply: &[u8],
+    ) {
+        let sampled = SampledRequest { writes: !D::properties(request).only_reads(), len, reply };
+        match D::encoded_key(request) {
+            Some(key) if keys.is_empty() => self.sampler.sample(&[self.session.key(&key)], sampled),
+            _ => self.sampler.sample(keys, sampled),
+        }
     }
 
-    fn release(&self, bytes: usize) {
-        self.release_buffers(bytes);
+    /// Returns the hash of the first key of a request. `keys` are the request's keys. `keys` is
+    /// empty if the request has no key, or a key in base64.
+    #[inline]
+    pub(super) fn first_hash<D: Dialect>(
+        &self,
+        request: &D::Request<'_>,
+        keys: &[Key<'_>],
+    ) -> Option<SecretHash> {
+        match keys {
+            [first, ..] => Some(first.secret_hash()),
+            // Decoding a key allocates memory, and only timed commands need the hash.
+            [] if self.timer.is_on() => self.encoded_hash::<D>(request),
+            [] => None,
+        }
     }
 
-    fn held(&self) -> (u64, u64) {
-        self.buffers_held()
+    #[cold]
+    fn encoded_hash<D: Dialect>(&self, request: &D::Request<'_>) -> Option<SecretHash> {
+        Some(self.session.key(&D::encoded_key(request)?).secret_hash())
     }
 }

@@ -127,9 +127,9 @@ impl ItemSamples {
         ItemSamples { window: Window::new(now_ms), large: Vec::new(), seen: 0, unreadable: 0 }
     }
 
-    fn add(&mut self, prefixes: Prefixes, step: &SeenItems, now_ms: u64) {
-        let mut keys = &*step.keys;
-        for &(len, bytes, ttl) in &step.items {
+    fn add(&mut self, prefixes: Prefixes, seen: &SeenItems, now_ms: u64) {
+        let mut keys = &*seen.keys;
+        for &(len, bytes, ttl) in &seen.items {
             let (key, others) = keys.split_at(len);
             keys = others;
             let sample = ItemSample { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ttl };
@@ -137,10 +137,10 @@ impl ItemSamples {
             self.seen += 1;
             self.note_large(key, bytes, now_ms);
         }
-        for _ in 0..step.expired {
+        for _ in 0..seen.expired {
             self.window.push(now_ms, &[], None);
         }
-        self.unreadable = step.unreadable;
+        self.unreadable = seen.unreadable;
         self.expire(now_ms);
     }
 

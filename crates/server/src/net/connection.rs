@@ -48,7 +48,8 @@ pub(super) const READ_SIZE: usize = 32 << 10;
 /// makes progress or ends the connection.
 pub(super) const INPUT_WINDOW: usize = 2 * MAX_INPUT_HELD;
 
-/// A connection. `I` is the additional state that the loop keeps for it.
+/// A connected socket with its buffers, and the service's state of the connection. `I` is the
+/// additional state that the loop keeps for it.
 #[derive(Debug)]
 pub(super) struct ConnectedSocket<C, I> {
     pub(super) socket: OwnedFd,

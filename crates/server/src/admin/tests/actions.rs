@@ -312,7 +312,7 @@ fn actions_are_logged_with_their_outcomes() {
         ("logged\\\\x0a", "no item"),
         ("logged", "done"),
         ("logged-nonsense", "ERROR"),
-        ("logged-device", "logged-device: no device of the store"),
+        ("logged-device", "logged-device: the store has no device of this name"),
     ] {
         assert_eq!(of("\"admin_action\"", what).len(), 1, "{what}: {text}");
         let ended = of("\"admin_action_ended\"", what);
