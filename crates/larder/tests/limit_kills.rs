@@ -12,7 +12,7 @@ use harness::{Folder, PATIENCE, Server, connect};
 
 const BUDGET: u64 = 300;
 const CLIENTS: u64 = 4;
-/// The server is killed each time that so many requests more were admitted.
+/// The number of admitted requests after which the server is killed.
 const LIFE: u64 = 60;
 /// The limits, all with a window in which hardly any unit becomes free while the test runs.
 const LIMITS: [&str; 3] = ["B300 N86400", "B300 N86400 MW", "B1 N86400 MG G300"];

@@ -76,6 +76,16 @@ fn find_huge_page() {
     }
 }
 
+/// Makes the operating system supply the memory of a range. Its contents stay as they are. A kernel
+/// that does not know the advice (before 5.14) supplies the memory at the first touch instead.
+///
+/// # Safety
+/// The range must be mapped.
+unsafe fn populate(at: NonNull<u8>, bytes: usize) {
+    // SAFETY: the caller promises that the range is mapped, and the call changes no contents.
+    unsafe { libc::madvise(at.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+}
+
 /// A reserved range of addresses whose pages become resident when they are touched.
 #[derive(Debug)]
 pub struct Region {
@@ -138,12 +148,8 @@ impl Region {
     /// for a thread that serves requests.
     pub fn populate(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
-        // SAFETY: inside the region, and its contents stay as they are. A kernel that does not know
-        // the advice (before 5.14) supplies the memory at the first touch instead.
-        unsafe {
-            let at = self.base.add(offset).as_ptr().cast();
-            libc::madvise(at, bytes, libc::MADV_POPULATE_WRITE);
-        }
+        // SAFETY: inside the region, as just checked.
+        unsafe { populate(self.base.add(offset), bytes) };
     }
 
     /// Makes the kernel copy the pages from `offset`, a multiple of [`HUGE_PAGE`], into one huge
@@ -218,15 +224,11 @@ impl Mapping {
     }
 
     /// Makes the operating system supply the memory of a range now, in one call. That takes less
-    /// time than a page fault for each page. A kernel before 5.14 does not know this call; it
-    /// supplies the memory at the first touch instead.
+    /// time than a page fault for each page.
     pub fn populate(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
-        // SAFETY: inside the mapping, and its contents stay as they are.
-        unsafe {
-            let at = self.base.add(offset).as_ptr().cast();
-            libc::madvise(at, bytes, libc::MADV_POPULATE_WRITE);
-        }
+        // SAFETY: inside the mapping, as just checked.
+        unsafe { populate(self.base.add(offset), bytes) };
     }
 
     /// Returns a pointer to the first byte.

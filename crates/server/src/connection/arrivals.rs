@@ -125,9 +125,8 @@ impl Arriving {
     }
 
     /// Checks the rate of the value. If the value is too slow and `may` is true, expels the value,
-    /// frees its memory, and returns the number of bytes that became free. `may`
-    /// is false once the check has freed enough memory. Returns `None` if the value keeps its
-    /// place.
+    /// frees its memory, and returns the number of bytes that became free. `may` is false once the
+    /// check has freed enough memory. Returns `None` if the value keeps its place.
     fn expel(&self, now: Instant, may: bool) -> Option<usize> {
         let mut state = self.lock();
         let since = |earlier| now.saturating_duration_since(earlier);
@@ -145,8 +144,7 @@ impl Arriving {
                 since(last) > PAUSE || late
             }
         };
-        let expelled = slow && may;
-        if !expelled {
+        if !(slow && may) {
             return None;
         }
         state.arrival_state = ArrivalState::Expelled;
