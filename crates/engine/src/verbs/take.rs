@@ -51,33 +51,39 @@ impl LaneSession {
         // A plain number becomes a limiter even if the request is refused. Otherwise its window
         // would begin anew with every request.
         let next = next.or(limiter.filter(|_| is_plain && take.cost != 0));
-        let Some(mut next) = next else {
-            let cas = live.map_or(0, |old| old.record.cas());
-            self.wait_as(take.durability, None);
-            self.count_decision(&decision);
-            return Ok(Taken::Decided { decision, limiter, cas });
-        };
-        if decision.allowed
-            && let Some(expiry) = take.expiry
-        {
-            next.end_at(end_of(expiry), now);
-            decision.reset = next.reset(now);
-            decision.remaining = take.limit.capacity().saturating_sub(next.used(now));
-        }
-        let written = match self.put_limiter(guard, key, existing, &next, take.cas, now) {
-            // The changed limit need not be stored. So a full or failing store refuses the request
-            // as any other.
-            Err(why) if !decision.allowed && !is_plain && !matches!(why, NotWritten::NeedsRead) => {
-                let cas = live.map_or(0, |old| old.record.cas());
-                self.wait_as(take.durability, None);
-                self.count_decision(&decision);
-                return Ok(Taken::Decided { decision, limiter, cas });
+        // The changed limit of a refused request need not be stored. So a full or failing store
+        // answers such a request as any other refused one.
+        let must_store = decision.allowed || is_plain;
+        let written = match next {
+            Some(mut next) => {
+                if decision.allowed
+                    && let Some(expiry) = take.expiry
+                {
+                    next.end_at(end_of(expiry), now);
+                    decision.reset = next.reset(now);
+                    decision.remaining = take.limit.capacity().saturating_sub(next.used(now));
+                }
+                match self.put_limiter(guard, key, existing, &next, take.cas, now) {
+                    Ok(written) => Some((next, written)),
+                    Err(why) if must_store || matches!(why, NotWritten::NeedsRead) => {
+                        return Err(why);
+                    }
+                    Err(_) => None,
+                }
             }
-            written => written?,
+            None => None,
         };
-        self.wait_as(take.durability, Some(&written));
+        self.wait_as(take.durability, written.as_ref().map(|(_, written)| written));
         self.count_decision(&decision);
-        Ok(Taken::Decided { decision, limiter: Some(next), cas: written.cas })
+        Ok(match written {
+            Some((next, Written { cas, .. })) => {
+                Taken::Decided { decision, limiter: Some(next), cas }
+            }
+            None => {
+                let cas = live.map_or(0, |old| old.record.cas());
+                Taken::Decided { decision, limiter, cas }
+            }
+        })
     }
 
     /// Changes a limiter without deciding on a request, for example for `incr`. Returns the limiter

@@ -267,6 +267,11 @@ impl DurableWorld {
             }
         };
         let Some(limiter) = next else { return Ok(()) };
+        let unchanged = before.as_ref().is_some_and(|item| item.cas == cas);
+        if !decision.allowed && !plain && unchanged {
+            // The store could not take the changed limit of a refused request.
+            return self.refused("a changed limit", &key);
+        }
         let limiter = Some(limiter);
         self.push(&key, Some(Item { value: Vec::new(), flags, expiry: 0, cas, limiter }), commit)
     }
