@@ -52,8 +52,6 @@ pub struct World {
     missed: u64,
 }
 
-type Check = Result<(), String>;
-
 macro_rules! same {
     ($what:expr, $engine:expr, $model:expr) => {{
         let (engine, model) = (&$engine, &$model);
@@ -111,7 +109,7 @@ impl World {
         }
     }
 
-    fn step(&mut self) -> Check {
+    fn step(&mut self) -> Result<(), String> {
         match self.random.below(100) {
             0..=1 => self.advance_clock(),
             2..=5 => {
@@ -190,7 +188,7 @@ impl World {
 
     /// Accepts that the engine lacks an item of the model, and removes the item from the model.
     /// Fails if the engine does not evict, or has lacked more items than it reports as evicted.
-    fn forgive_miss(&mut self, key: &[u8]) -> Check {
+    fn forgive_miss(&mut self, key: &[u8]) -> Result<(), String> {
         if self.model.remove(key) {
             self.missed += 1;
             let evicted = self.engine.stats().totals.evictions;
@@ -203,7 +201,7 @@ impl World {
     }
 
     /// Removes an item from the model if the engine has evicted it, so that the two agree.
-    fn settle(&mut self, key: &[u8]) -> Check {
+    fn settle(&mut self, key: &[u8]) -> Result<(), String> {
         let get = Get { no_bump: true, ..Get::default() };
         let at = self.session();
         let session = &self.sessions[at];
@@ -218,12 +216,12 @@ impl World {
         }
     }
 
-    fn get(&mut self) -> Check {
+    fn get(&mut self) -> Result<(), String> {
         let key = self.key();
         self.compare(&key)
     }
 
-    fn compare(&mut self, key: &[u8]) -> Check {
+    fn compare(&mut self, key: &[u8]) -> Result<(), String> {
         let at = self.session();
         let found = {
             let session = &self.sessions[at];
@@ -251,7 +249,7 @@ impl World {
         }
     }
 
-    fn store(&mut self) -> Check {
+    fn store(&mut self) -> Result<(), String> {
         let key = self.key();
         let mode = match self.random.below(10) {
             0 => StoreMode::Add,
@@ -318,7 +316,7 @@ impl World {
 
     /// Checks the answer to a store operation that failed although its condition was met. The only
     /// valid reason is that the item would have become too large.
-    fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Check {
+    fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Result<(), String> {
         let old = self.model.get(key).map_or(0, |entry| entry.value.len());
         let size = (len + old + key.len()) as u64;
         if stored == Stored::NotStored && size + 40 > self.engine.options().max_item_size {
@@ -328,7 +326,7 @@ impl World {
         Err(format!("a store of {len} bytes on {old} was answered {stored:?}: {stats:?}"))
     }
 
-    fn count(&mut self) -> Check {
+    fn count(&mut self) -> Result<(), String> {
         let key = [b"n", &self.key()[..]].concat();
         let decrement = self.random.one_in(3);
         let delta = if self.random.one_in(20) { self.random.bits() } else { self.random.below(99) };
@@ -359,7 +357,7 @@ impl World {
         }
     }
 
-    fn delete(&mut self) -> Check {
+    fn delete(&mut self) -> Result<(), String> {
         let key = self.key();
         let deleted = self.finish(&key, |s| s.delete(&s.key(&key), &Delete::default()))?;
         let Some(deleted) = deleted else { return Ok(()) };
@@ -368,7 +366,7 @@ impl World {
         Ok(())
     }
 
-    fn touch(&mut self) -> Check {
+    fn touch(&mut self) -> Result<(), String> {
         let key = self.key();
         let expiry = self.expiry();
         let touch = Some(expiry.map_or(Expiry::NEVER, Expiry::at));
@@ -384,7 +382,7 @@ impl World {
         self.compare(&key)
     }
 
-    fn flush(&mut self) -> Check {
+    fn flush(&mut self) -> Result<(), String> {
         let delay = if self.random.one_in(2) { None } else { Some(self.random.below(40) as u32) };
         let at = delay.map(|delay| self.model.now + delay);
         self.finish(b"any", |session| session.flush_all(at))?;
@@ -396,7 +394,7 @@ impl World {
     }
 
     /// Compares all keys of the engine with all keys of the model.
-    fn compare_all(&mut self) -> Check {
+    fn compare_all(&mut self) -> Result<(), String> {
         let mut scanned = HashSet::new();
         let mut twice = None;
         let mut cursor = ScanCursor::default();

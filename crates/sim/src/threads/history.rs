@@ -8,7 +8,7 @@ pub(super) const KEYS: u64 = 300;
 pub(super) const COUNTERS: usize = 4;
 
 /// The state of a key: a version of its value, or `None` if there is no item.
-pub(super) type State = Option<Version>;
+pub(super) type KeyState = Option<Version>;
 
 /// A value that a worker has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Version {
 /// A change that is not known to be durable.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    state: State,
+    state: KeyState,
     /// The commit of the change; `None` if it is unknown.
     point: Option<CommitPoint>,
 }
@@ -38,14 +38,14 @@ struct Change {
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     /// The state that clients see in this life.
-    pub(super) current: State,
-    durable: State,
+    pub(super) current: KeyState,
+    durable: KeyState,
     changes: Vec<Change>,
 }
 
 impl History {
     /// Records that a change begins. From now on the change may become durable.
-    pub(super) fn begin(&mut self, state: State) {
+    pub(super) fn begin(&mut self, state: KeyState) {
         self.changes.push(Change { state, point: None });
     }
 
@@ -99,8 +99,13 @@ impl History {
 
     /// Checks `found`, the state that clients see at the time `now` after a restart, and continues
     /// the history from it. The error lists the states that are allowed.
-    pub(super) fn restarted(&mut self, found: State, now: u32, evicts: bool) -> Result<(), String> {
-        let seen = |state: State| state.filter(|version| version.lives(now));
+    pub(super) fn restarted(
+        &mut self,
+        found: KeyState,
+        now: u32,
+        evicts: bool,
+    ) -> Result<(), String> {
+        let seen = |state: KeyState| state.filter(|version| version.lives(now));
         let allowed = found.is_none() && evicts
             || seen(self.durable) == found
             || self.changes.iter().any(|change| seen(change.state) == found);

@@ -1,7 +1,7 @@
 //! A thread that works on its own keys and on the shared counters, and that checks every answer.
 
 use super::Shared;
-use super::history::{KEYS, Keys, State, Version};
+use super::history::{KEYS, KeyState, Keys, Version};
 use larder_disk::Random;
 use larder_engine::{
     Arith, CommitPoint, CommitState, Counted, Create, Delete, Deleted, Expiry, Health, Outcome,
@@ -19,8 +19,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const RETRIES_MAX: u32 = 600;
 /// The number of operations after which a worker checks which changes have become durable.
 const SETTLE: u64 = 64;
-
-type Check<T = ()> = Result<T, String>;
 
 struct Unpark(Thread);
 
@@ -68,7 +66,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Checks all keys after a start, then works until the machine stops.
-    pub(super) fn run(&mut self) -> Check {
+    pub(super) fn run(&mut self) -> Result<(), String> {
         for at in 0..KEYS as usize {
             let Some(found) = self.find(at)? else { return Ok(()) };
             let (now, evicts) = (self.now, self.shared.evicts);
@@ -91,7 +89,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Returns the state of a key after a start; `None` if the machine stops first.
-    fn find(&mut self, at: usize) -> Check<Option<State>> {
+    fn find(&mut self, at: usize) -> Result<Option<KeyState>, String> {
         for _ in 0..RETRIES_MAX {
             match self.get(at)? {
                 Done::Answer(found, _) => return Ok(Some(found)),
@@ -111,7 +109,7 @@ impl<'a> Worker<'a> {
         self.session.tick(self.now);
     }
 
-    fn act(&mut self) -> Check {
+    fn act(&mut self) -> Result<(), String> {
         let at = (self.random.below(KEYS) * self.random.below(KEYS) / KEYS) as usize;
         match self.random.below(100) {
             0..45 => self.set(at),
@@ -146,7 +144,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Repeats a call until it no longer waits.
-    fn finish<T>(&mut self, call: impl FnMut(&Session) -> Outcome<T>) -> Check<Done<T>> {
+    fn finish<T>(&mut self, call: impl FnMut(&Session) -> Outcome<T>) -> Result<Done<T>, String> {
         let mut reads = None;
         let finished = self.repeat(&mut reads, call);
         reads.into_iter().for_each(|reads| self.session.release(reads));
@@ -157,7 +155,7 @@ impl<'a> Worker<'a> {
         &mut self,
         reads: &mut Option<Reads>,
         mut call: impl FnMut(&Session) -> Outcome<T>,
-    ) -> Check<Done<T>> {
+    ) -> Result<Done<T>, String> {
         for _ in 0..RETRIES_MAX {
             let outcome = call(&self.session);
             *reads = self.session.retake_reads(reads.take());
@@ -178,7 +176,7 @@ impl<'a> Worker<'a> {
 
     /// Returns the outcome of a change. If the answer to the change waits for the commit `point`,
     /// first waits until this commit is durable or has failed.
-    fn follow(&mut self, key: &[u8], point: Option<CommitPoint>) -> Check<Fate> {
+    fn follow(&mut self, key: &[u8], point: Option<CommitPoint>) -> Result<Fate, String> {
         let Some(point) = point else {
             if self.shared.syncs {
                 return Err("a change was answered before it was durable".into());
@@ -199,7 +197,7 @@ impl<'a> Worker<'a> {
 
     /// Returns the open commit of the key's lane, for async mode. Once this commit is durable, a
     /// change that was just made to the key is durable too.
-    fn open_point(&mut self, key: &[u8]) -> Check<CommitPoint> {
+    fn open_point(&mut self, key: &[u8]) -> Result<CommitPoint, String> {
         for _ in 0..RETRIES_MAX {
             if let Some(lane) = self.shared.engine.lane_of(key) {
                 let position = self.shared.engine.open_commit(lane);
@@ -215,7 +213,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Checks a refused call. The only valid reasons are a faulty device and the end of the life.
-    fn refused(&self, what: &str) -> Check {
+    fn refused(&self, what: &str) -> Result<(), String> {
         let faulty = self.shared.faulty.load(Relaxed) || self.shared.stops();
         if faulty || self.shared.engine.health() != Health::Good {
             return Ok(());
@@ -224,7 +222,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Returns the state of a key, after checking the bytes of its value.
-    fn get(&mut self, at: usize) -> Check<Done<State>> {
+    fn get(&mut self, at: usize) -> Result<Done<KeyState>, String> {
         let key = self.name(at);
         let slow = self.random.one_in(50);
         let answer = self.finish(|session| {
@@ -252,7 +250,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn read(&mut self, at: usize) -> Check {
+    fn read(&mut self, at: usize) -> Result<(), String> {
         let found = match self.get(at)? {
             Done::Answer(found, _) => found,
             Done::Refused => return self.refused("read"),
@@ -271,7 +269,7 @@ impl<'a> Worker<'a> {
         Err(format!("key {at} of {}: read {found:?}: {history:?}", self.keys.worker))
     }
 
-    fn set(&mut self, at: usize) -> Check {
+    fn set(&mut self, at: usize) -> Result<(), String> {
         let key = self.name(at);
         let len = match self.random.below(200) {
             0 if at.is_multiple_of(40) => 40_000 + self.random.below(60_000),
@@ -290,7 +288,7 @@ impl<'a> Worker<'a> {
         self.end(at, &key, "set", answer, |stored| matches!(stored, Stored::Stored { .. }))
     }
 
-    fn delete(&mut self, at: usize) -> Check {
+    fn delete(&mut self, at: usize) -> Result<(), String> {
         let key = self.name(at);
         let now = self.now;
         let there = self.keys.histories[at].current.is_some_and(|version| version.lives(now));
@@ -324,7 +322,7 @@ impl<'a> Worker<'a> {
         what: &str,
         answer: Done<T>,
         is_right: impl Fn(&T) -> bool,
-    ) -> Check {
+    ) -> Result<(), String> {
         let point = match answer {
             Done::Answer(answer, point) if is_right(&answer) => point,
             Done::Answer(answer, _) => return Err(format!("a {what} was answered {answer:?}")),
@@ -350,7 +348,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn count(&mut self) -> Check {
+    fn count(&mut self) -> Result<(), String> {
         let at = self.random.below(self.keys.counts.len() as u64) as usize;
         let key = format!("counter-{at}").into_bytes();
         let create = Create { initial: 1, expiry: Expiry::NEVER };
