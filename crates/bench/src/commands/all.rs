@@ -34,7 +34,7 @@ Examples:
   larder bench all --only counter --systems larder,redis-always,postgres
   larder bench all --scale full --only persistence --dir /mnt/device --out persistence-full
   larder bench all --list                             the systems and the experiments")]
-pub struct Arguments {
+pub struct AllArguments {
     /// Sizes of the experiments
     #[arg(long, value_enum, default_value = "small")]
     scale: Scale,
@@ -112,7 +112,7 @@ fn traces_line(traces: &[Recorded]) -> String {
     traces.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
-impl Arguments {
+impl AllArguments {
     pub(super) fn run(self) -> Result<()> {
         let plan = self.plan()?;
         let experiments = chosen(experiment::all(), &self.only)?;

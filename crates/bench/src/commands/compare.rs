@@ -21,7 +21,7 @@ use crate::{Error, Result, complain, say};
 
 /// The contenders, the rounds and the processors.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct CompareArguments {
     /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable.
     /// Ratios are relative to the first such server
     #[arg(long = "peer", value_name = "PATH")]
@@ -132,7 +132,7 @@ struct Report {
     runs: Vec<Measured>,
 }
 
-impl Arguments {
+impl CompareArguments {
     pub(super) fn run(self) -> Result<()> {
         let contenders = self.contenders()?;
         let mut runs = Vec::new();

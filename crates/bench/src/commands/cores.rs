@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How many threads, and what they do.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct CoresArguments {
     /// Numbers of threads to measure; the others are compared with the first one
     #[arg(long, value_delimiter = ',', default_value = "1,2", value_name = "N,…")]
     threads: Vec<usize>,
@@ -137,7 +137,7 @@ impl EngineRun {
     }
 }
 
-impl Arguments {
+impl CoresArguments {
     pub(super) fn run(self) -> Result<()> {
         if self.threads.is_empty() || self.threads.contains(&0) {
             return Err(Error::usage("there is no work without a thread"));

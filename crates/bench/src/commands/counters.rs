@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// The connections, and the time for each number of them.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct CountersArguments {
     /// Server to load: HOST:PORT or unix:PATH
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: String,
@@ -49,7 +49,7 @@ struct Step {
     server: Option<ServerUse>,
 }
 
-impl Arguments {
+impl CountersArguments {
     pub(super) fn run(self) -> Result<()> {
         let address: Address = self.server.parse()?;
         let time = Duration::try_from_secs_f64(self.time)

@@ -21,7 +21,7 @@ B measured less than A, choose what to compare with --systems and --only.
 Examples:
   larder bench diff before/report.json after/report.json
   larder bench diff --systems larder,larder-sync --fail before/report.json after/report.json")]
-pub struct Arguments {
+pub struct DiffArguments {
     /// Older result: a report.json of `larder bench all`
     #[arg(value_name = "A.json")]
     before: PathBuf,
@@ -115,7 +115,7 @@ enum Change {
     None,
 }
 
-impl Arguments {
+impl DiffArguments {
     pub(super) fn run(self) -> Result<()> {
         if !(self.threshold.is_finite() && self.threshold >= 0.0) {
             return Err(Error::usage("--threshold takes a number of percent, 0 or more"));
@@ -574,13 +574,13 @@ mod tests {
         assert_eq!(changes(partly, vec![void()]), expected, "as many void rounds, but all of them");
     }
 
-    fn arguments(words: &[&str]) -> Arguments {
+    fn arguments(words: &[&str]) -> DiffArguments {
         use clap::Parser;
 
         #[derive(Parser)]
         struct Command {
             #[command(flatten)]
-            arguments: Arguments,
+            arguments: DiffArguments,
         }
         let words = ["diff", "A.json", "B.json"].iter().chain(words);
         Command::parse_from(words).arguments
@@ -611,7 +611,7 @@ mod tests {
         let run = |before: &Path, after: &Path, threshold: &str| {
             let option = format!("--threshold={threshold}");
             let arguments = arguments(&[&option, "--fail"]);
-            Arguments { before: before.into(), after: after.into(), ..arguments }.run()
+            DiffArguments { before: before.into(), after: after.into(), ..arguments }.run()
         };
         run(&some, &some, "0").unwrap();
         let error = run(&none, &some, "5").unwrap_err().to_string();

@@ -17,7 +17,7 @@ use crate::{Error, Result, complain, say};
 
 /// The servers, the traces and the memory.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct HitratioArguments {
     /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable
     #[arg(long = "peer", value_name = "PATH", required = true)]
     peers: Vec<String>,
@@ -66,7 +66,7 @@ struct Row {
 /// The largest number of memory limits to try for one peer and trace.
 const ATTEMPTS: usize = 9;
 
-impl Arguments {
+impl HitratioArguments {
     pub(super) fn run(self) -> Result<()> {
         let larder = match &self.reference {
             Some(program) => Program::peer(program)?,

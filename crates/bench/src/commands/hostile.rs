@@ -42,7 +42,7 @@ Each server is measured without a crowd, beside each crowd, and beside all of th
   stats         requests statistics continuously
   dumps         requests dumps of all keys and does not read them
   all           all of these at once")]
-pub struct Arguments {
+pub struct HostileArguments {
     /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable
     #[arg(long, value_name = "PROGRAM")]
     peer: Vec<String>,
@@ -142,7 +142,7 @@ impl Row {
     }
 }
 
-impl Arguments {
+impl HostileArguments {
     pub(super) fn run(self) -> Result<()> {
         let mut programs = vec![Program::larder(self.larder.as_deref(), "auto")?];
         programs[0].extra.extend(self.with.iter().cloned());

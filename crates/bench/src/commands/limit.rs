@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// The load, and the kernel interface to use.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct LimitArguments {
     /// Kernel interface of the responder: auto, epoll or uring
     #[arg(long, default_value = "auto")]
     io: String,
@@ -38,7 +38,7 @@ pub struct Arguments {
     quiet: bool,
 }
 
-impl Arguments {
+impl LimitArguments {
     pub(super) fn run(self) -> Result<()> {
         let shape = self.traffic.shape();
         let responder = Responder::start_on(

@@ -13,7 +13,7 @@ use crate::{Error, Result, complain, interrupt};
 
 /// The load and the server.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct LoadArguments {
     /// Server to load: HOST:PORT or unix:PATH
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: String,
@@ -143,7 +143,7 @@ impl Traffic {
     }
 }
 
-impl Arguments {
+impl LoadArguments {
     pub(super) fn run(self) -> Result<()> {
         interrupt::listen()?;
         let address: Address = self.server.parse()?;

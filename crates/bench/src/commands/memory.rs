@@ -16,7 +16,7 @@ use crate::{Result, complain, say};
 
 /// The servers, the number of items and the memory limits.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct MemoryArguments {
     /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable
     #[arg(long = "peer", value_name = "PATH")]
     peers: Vec<String>,
@@ -90,7 +90,7 @@ struct Row {
     items_per_gib: f64,
 }
 
-impl Arguments {
+impl MemoryArguments {
     pub(super) fn run(self) -> Result<()> {
         let mut programs = Vec::new();
         if !self.without_larder {

@@ -20,40 +20,55 @@ mod table;
 use clap::Subcommand;
 
 use crate::Result;
+use all::AllArguments;
+use compare::CompareArguments;
+use cores::CoresArguments;
+use counters::CountersArguments;
+use diff::DiffArguments;
+use dip::DipArguments;
+use growth::GrowthArguments;
+use hitratio::HitratioArguments;
+use hostile::HostileArguments;
+use limit::LimitArguments;
+use load::LoadArguments;
+use memory::MemoryArguments;
+use replay::ReplayArguments;
+use report::ReportArguments;
+use table::TableArguments;
 
 /// The measurements of `larder bench …`, and their results.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Run the experiments of four articles against all installed systems; write one report
-    All(all::Arguments),
+    All(AllArguments),
     /// Compare two results of `larder bench all`
-    Diff(diff::Arguments),
+    Diff(DiffArguments),
     /// Load any memcached-compatible server; report rates, latencies and the cost per request
-    Load(load::Arguments),
+    Load(LoadArguments),
     /// Load a responder that only sends replies, to find the physical limit of this machine
-    Limit(limit::Arguments),
+    Limit(LimitArguments),
     /// Compare Larder, other servers and the responder of `limit` under standard loads
-    Compare(compare::Arguments),
+    Compare(CompareArguments),
     /// Measure the resident memory per item of Larder and other servers
-    Memory(memory::Arguments),
+    Memory(MemoryArguments),
     /// Increment one counter over 1 to N connections, and check that no increment is lost
-    Counters(counters::Arguments),
+    Counters(CountersArguments),
     /// Replay a trace of requests: get each key, and set it if it was missed
-    Replay(replay::Arguments),
+    Replay(ReplayArguments),
     /// Compare the miss ratios of Larder and other servers at equal resident memory
-    Hitratio(hitratio::Arguments),
+    Hitratio(HitratioArguments),
     /// Overwrite a store several times at a steady rate, and report the worst second
-    Dip(dip::Arguments),
+    Dip(DipArguments),
     /// Measure how the cost of background work depends on the number of a store's segments
-    Growth(growth::Arguments),
+    Growth(GrowthArguments),
     /// Measure how much threads slow each other down in the engine, without sockets
-    Cores(cores::Arguments),
+    Cores(CoresArguments),
     /// Measure well-behaved clients beside crowds of slow, rude or greedy ones
-    Hostile(hostile::Arguments),
+    Hostile(HostileArguments),
     /// Draw the report of `larder bench all` again from its results
-    Report(report::Arguments),
+    Report(ReportArguments),
     /// Print result files of these commands as Markdown tables
-    Table(table::Arguments),
+    Table(TableArguments),
 }
 
 impl Command {

@@ -13,7 +13,7 @@ use crate::{Error, Result, say};
 
 /// The trace and the server.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct ReplayArguments {
     /// Trace file (lines of key,size[,ttl] if the name ends in .csv or .txt, otherwise
     /// oracleGeneral of libCacheSim), or a built-in trace: zipf:THETA, scan:THETA (half of the
     /// requests belong to scans) or ttl:THETA (three quarters of the keys have a time to live)
@@ -93,7 +93,7 @@ struct Report {
     server_rss: Option<u64>,
 }
 
-impl Arguments {
+impl ReplayArguments {
     pub(super) fn run(self) -> Result<()> {
         let address: Address = self.server.parse()?;
         let probe = self.pid.map(Probe::process).or_else(|| Probe::of_listener(&address));

@@ -17,7 +17,7 @@ The report is one file that any browser can open from disk.
 
 Example:
   larder bench report larder-lab/report.json --html report.html")]
-pub struct Arguments {
+pub struct ReportArguments {
     /// Results: a report.json of `larder bench all`
     #[arg(value_name = "FILE")]
     results: PathBuf,
@@ -26,9 +26,9 @@ pub struct Arguments {
     html: Option<PathBuf>,
 }
 
-impl Arguments {
+impl ReportArguments {
     pub(super) fn run(self) -> Result<()> {
-        let Arguments { results, html: report } = self;
+        let ReportArguments { results, html: report } = self;
         let (json, _) = Results::read(&results)?;
         let report = report.unwrap_or_else(|| results.with_extension("html"));
         files::require_page(&report)?;

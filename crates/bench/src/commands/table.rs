@@ -20,13 +20,13 @@ columns, marked with its number. A \u{2013} means that a file lacks a case.
 Examples:
   larder bench compare --peer /usr/bin/memcached --json docs/results/2026-11-26-compare.json
   larder bench table docs/results/2026-11-26-compare.json > docs/results/2026-11-26-compare.md")]
-pub struct Arguments {
+pub struct TableArguments {
     /// Result files, as `larder bench COMMAND --json FILE` writes them
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
-impl Arguments {
+impl TableArguments {
     pub(super) fn run(self) -> Result<()> {
         let named = |path: &PathBuf| Ok((path.display().to_string(), read(path)?));
         let mut files = self.files.iter().map(named).collect::<Result<Vec<_>>>()?;

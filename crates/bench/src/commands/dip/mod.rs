@@ -31,7 +31,7 @@ use steadiness::Steadiness;
 
 /// The store, the load, and the duration.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct DipArguments {
     /// Another server to measure: [NAME=]PATH and its options, as one quoted argument; repeatable.
     /// It has a store only if its options say so
     #[arg(long = "peer", value_name = "PATH")]
@@ -112,7 +112,7 @@ pub struct Arguments {
     quiet: bool,
 }
 
-impl Arguments {
+impl DipArguments {
     pub(super) fn run(self) -> Result<()> {
         let mut programs = Vec::new();
         if !self.without_larder {

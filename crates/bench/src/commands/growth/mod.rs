@@ -57,7 +57,7 @@ const FLAT: f64 = 2.0;
 
 /// The sizes of the store, and the load.
 #[derive(Clone, Debug, Args)]
-pub struct Arguments {
+pub struct GrowthArguments {
     /// Numbers of segments of the store; each number is one run
     #[arg(
         long,
@@ -127,7 +127,7 @@ struct StartRow {
     other_bytes_per_segment: f64,
 }
 
-impl Arguments {
+impl GrowthArguments {
     pub(super) fn run(self) -> Result<()> {
         let mut rows = Vec::new();
         for &segments in &self.segments {
