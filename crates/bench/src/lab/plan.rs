@@ -52,16 +52,16 @@ pub(crate) struct Plan {
     /// Number of generator threads, unless the experiment has its own number: a quarter of the
     /// processors, so that the generator is not the limit on large machines.
     pub(crate) load_threads: usize,
-    pub(crate) counter: Counter,
-    pub(crate) persistence: Persistence,
-    pub(crate) cliff: Cliff,
-    pub(crate) converge: Converge,
-    pub(crate) restart: Restart,
-    pub(crate) hitratio: Hitratio,
+    pub(crate) counter: CounterSizes,
+    pub(crate) persistence: PersistenceSizes,
+    pub(crate) cliff: CliffSizes,
+    pub(crate) converge: ConvergeSizes,
+    pub(crate) restart: RestartSizes,
+    pub(crate) hitratio: HitratioSizes,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Hitratio {
+pub(crate) struct HitratioSizes {
     /// Memory limit of Larder in MiB. The other systems get limits at which their resident memory
     /// equals Larder's.
     pub(crate) memory: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Recorded {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Counter {
+pub(crate) struct CounterSizes {
     /// Numbers of clients to measure with. In the case `blocking`, each client has a thread
     /// and a connection. In the case `event`, it has only a connection.
     pub(crate) clients: Vec<usize>,
@@ -91,7 +91,7 @@ pub(crate) struct Counter {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Persistence {
+pub(crate) struct PersistenceSizes {
     pub(crate) keys: u64,
     pub(crate) connections: usize,
     /// The longest time of the measured inserts. The remaining keys are stored afterwards, without
@@ -104,7 +104,7 @@ pub(crate) struct Persistence {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Cliff {
+pub(crate) struct CliffSizes {
     pub(crate) keys: u64,
     pub(crate) value: usize,
     pub(crate) connections: usize,
@@ -121,7 +121,7 @@ pub(crate) struct Cliff {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Converge {
+pub(crate) struct ConvergeSizes {
     /// Memory limit in MiB of the case `fit`, which counts the items that fit.
     pub(crate) fit_memory: u64,
     /// Number of items of the case `read-ram`, all of which fit into memory.
@@ -133,7 +133,7 @@ pub(crate) struct Converge {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Restart {
+pub(crate) struct RestartSizes {
     pub(crate) keys: Vec<u64>,
     /// Length of the measurement after the restart.
     pub(crate) after: Duration,
@@ -155,15 +155,15 @@ impl Plan {
             warm_up: seconds(0.1),
             server_threads: processors.saturating_sub(load_threads).clamp(1, SERVER_THREADS),
             load_threads,
-            counter: Counter { clients: vec![1, 4, 10], pipelined: vec![10] },
-            persistence: Persistence {
+            counter: CounterSizes { clients: vec![1, 4, 10], pipelined: vec![10] },
+            persistence: PersistenceSizes {
                 keys: 30_000,
                 connections: 400,
                 insert: seconds(1.0),
                 timeline: seconds(3.0),
                 memory: 512,
             },
-            cliff: Cliff {
+            cliff: CliffSizes {
                 keys: 200_000,
                 value: 1000,
                 connections: 200,
@@ -173,15 +173,15 @@ impl Plan {
                 sampler: 500,
                 cloud_time: seconds(2.0),
             },
-            converge: Converge {
+            converge: ConvergeSizes {
                 fit_memory: 128,
                 ram_keys: 20_000,
                 disk_memory: 48,
                 disk_bytes: 144 << 20,
                 connections: 32,
             },
-            restart: Restart { keys: vec![20_000], after: seconds(1.0) },
-            hitratio: Hitratio {
+            restart: RestartSizes { keys: vec![20_000], after: seconds(1.0) },
+            hitratio: HitratioSizes {
                 memory: 12,
                 keys: 150_000,
                 requests: 150_000,
@@ -195,30 +195,30 @@ impl Plan {
                 long_rounds: 3,
                 time: seconds(10.0),
                 warm_up: seconds(2.0),
-                counter: Counter { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
-                persistence: Persistence {
+                counter: CounterSizes { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
+                persistence: PersistenceSizes {
                     keys: 5_000_000,
                     insert: seconds(120.0),
                     timeline: seconds(300.0),
                     memory: 2048,
                     ..small.persistence
                 },
-                cliff: Cliff {
+                cliff: CliffSizes {
                     keys: 4_000_000,
                     memory: 512,
                     rates: vec![5_000, 10_000, 20_000, 30_000, 40_000, 60_000, 80_000, 120_000],
                     cloud_time: seconds(30.0),
                     ..small.cliff
                 },
-                converge: Converge {
+                converge: ConvergeSizes {
                     fit_memory: 1024,
                     ram_keys: 1_000_000,
                     disk_memory: 512,
                     disk_bytes: 4 << 30,
                     ..small.converge
                 },
-                restart: Restart { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
-                hitratio: Hitratio {
+                restart: RestartSizes { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
+                hitratio: HitratioSizes {
                     memory: 64,
                     keys: 1_000_000,
                     requests: 5_000_000,
@@ -231,33 +231,33 @@ impl Plan {
                 long_rounds: 1,
                 time: seconds(180.0),
                 warm_up: seconds(10.0),
-                counter: Counter { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
-                persistence: Persistence {
+                counter: CounterSizes { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
+                persistence: PersistenceSizes {
                     keys: 50_000_000,
                     insert: Duration::MAX,
                     timeline: seconds(600.0),
                     memory: 12_000,
                     ..small.persistence
                 },
-                cliff: Cliff {
+                cliff: CliffSizes {
                     keys: 20_000_000,
                     memory: 2048,
                     rates: (1..=12).map(|step| step * 10_000).collect(),
                     cloud_time: seconds(180.0),
                     ..small.cliff
                 },
-                converge: Converge {
+                converge: ConvergeSizes {
                     fit_memory: 8192,
                     ram_keys: 5_000_000,
                     disk_memory: 2048,
                     disk_bytes: 20 << 30,
                     ..small.converge
                 },
-                restart: Restart {
+                restart: RestartSizes {
                     keys: vec![1_000_000, 10_000_000, 50_000_000],
                     after: seconds(60.0),
                 },
-                hitratio: Hitratio {
+                hitratio: HitratioSizes {
                     memory: 1024,
                     keys: 16_000_000,
                     requests: 80_000_000,
