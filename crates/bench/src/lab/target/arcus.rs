@@ -6,7 +6,7 @@ use larder_client::{Address, Client, Options};
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{Places, Programs, is_program};
-use super::plan::{ConfigFile, Plan, Setting};
+use super::plan::{ConfigFile, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
@@ -47,7 +47,7 @@ impl Recipe for Arcus {
         Ok(line.rsplit(' ').next().unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let engine = programs.companion.as_deref().unwrap_or(Path::new(""));
         let config = sandbox.dir.join("default_engine.conf");
         let config_option = format!("config_file={}", text_of(&config)?);
@@ -63,7 +63,7 @@ impl Recipe for Arcus {
         if super::server::is_root() {
             settings.push(Setting::plain(["-u", "root"]));
         }
-        let mut plan = Plan::new(programs.server.clone(), settings);
+        let mut plan = StartPlan::new(programs.server.clone(), settings);
         if *self != Arcus::Off {
             plan.directories.push(sandbox.dir.join("ARCUS-DB"));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
-use super::plan::{ConfigFile, Plan, Setting};
+use super::plan::{ConfigFile, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
@@ -81,7 +81,7 @@ impl Recipe for Cassandra {
         first_line(&programs.server, &["-cp", &class_path, "org.apache.cassandra.tools.GetVersion"])
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let files = vec![
             ConfigFile {
                 path: sandbox.dir.join("cassandra.yaml"),
@@ -92,7 +92,7 @@ impl Recipe for Cassandra {
                 settings: vec![Setting::plain([LOGGING])],
             },
         ];
-        let mut plan = Plan::new(programs.server.clone(), java_settings(programs, sandbox)?);
+        let mut plan = StartPlan::new(programs.server.clone(), java_settings(programs, sandbox)?);
         plan.directories.push(sandbox.dir.join("tmp"));
         plan.files = files;
         plan.patience = Duration::from_secs(120);

@@ -14,7 +14,7 @@ use super::mariadb::Mariadb;
 use super::memcached::{Memcached, Pogocache};
 use super::mongo::{Ferretdb, MongoJavaServer};
 use super::places::{Places, Programs};
-use super::plan::Plan;
+use super::plan::StartPlan;
 use super::postgres::PostgresServer;
 use super::ready::Protocol;
 use super::redis::RedisServer;
@@ -90,7 +90,7 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
 
     /// Returns how to start the system on the first of two free loopback ports. The second is for
     /// systems that also listen on an internal port.
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan>;
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan>;
 
     fn protocol(&self) -> Protocol;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{Places, Programs, is_program};
-use super::plan::{Plan, Setting};
+use super::plan::{Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
@@ -87,7 +87,7 @@ impl Recipe for Larder {
         if cfg!(test) { program } else { Path::new(RUNNING) }
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let program = Program::larder(Some(&programs.server), "auto")?;
         let mut settings = vec![base(&program, sandbox, ports[0])];
         if let Some((durability, why)) = self.durability() {
@@ -97,7 +97,7 @@ impl Recipe for Larder {
             }
             settings.push(Setting::new(["--durability", durability], why));
         }
-        let mut plan = Plan::new(programs.server.clone(), settings);
+        let mut plan = StartPlan::new(programs.server.clone(), settings);
         if *self != Larder::Memory {
             plan.directories.push(sandbox.dir.join("store"));
         }

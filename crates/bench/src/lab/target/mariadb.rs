@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs};
-use super::plan::{ConfigFile, Plan, Preparation, Setting};
+use super::plan::{ConfigFile, Preparation, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::Sandbox;
 use super::server::{ANSWER, first_line, is_root};
@@ -39,7 +39,7 @@ impl Recipe for Mariadb {
         Ok(version_of(&line).unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let data = sandbox.path("data")?;
         let init = sandbox.dir.join("users.sql");
         let mut settings = vec![
@@ -71,7 +71,7 @@ impl Recipe for Mariadb {
             settings.push(Setting::plain(["--user=root"]));
             preparation.push("--user=root".into());
         }
-        let mut plan = Plan::new(programs.server.clone(), settings);
+        let mut plan = StartPlan::new(programs.server.clone(), settings);
         plan.preparation.push(Preparation {
             program: programs.companion.clone().unwrap_or_default(),
             arguments: preparation,

@@ -3,7 +3,7 @@
 use super::catalogue::{Missing, Recipe};
 use super::larder::base;
 use super::places::{Places, Programs};
-use super::plan::{Plan, Setting};
+use super::plan::{Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
@@ -29,7 +29,7 @@ impl Recipe for Memcached {
         Ok(line.strip_prefix("memcached ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let program = foreign("memcached", programs, Dialect::Memcached);
         let mut settings = vec![base(&program, sandbox, ports[0])];
         let second = sandbox.second_dir.as_ref().unwrap_or(&sandbox.dir);
@@ -48,7 +48,7 @@ impl Recipe for Memcached {
                 "each thread waits for one read at a time, and the default is one thread a device",
             ));
         }
-        Ok(Plan::new(programs.server.clone(), settings))
+        Ok(StartPlan::new(programs.server.clone(), settings))
     }
 
     fn protocol(&self) -> Protocol {
@@ -75,9 +75,9 @@ impl Recipe for Pogocache {
         first_line(&programs.server, &["--version"])
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let program = foreign("pogocache", programs, Dialect::Pogocache);
-        Ok(Plan::new(programs.server.clone(), vec![base(&program, sandbox, ports[0])]))
+        Ok(StartPlan::new(programs.server.clone(), vec![base(&program, sandbox, ports[0])]))
     }
 
     fn protocol(&self) -> Protocol {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::cassandra::{jar, jars, tmpdir};
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs};
-use super::plan::{ConfigFile, Plan, Setting};
+use super::plan::{ConfigFile, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
@@ -45,7 +45,7 @@ impl Recipe for MongoJavaServer {
         version.ok_or_else(|| Error::server("mongo-java-server is gone"))
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let launcher = sandbox.dir.join("MongoLauncher.java");
         let settings = vec![
             Setting::new(
@@ -57,7 +57,7 @@ impl Recipe for MongoJavaServer {
             Setting::plain(["-cp".to_owned(), format!("{}/*", text_of(jars(programs))?)]),
             Setting::plain([text_of(&launcher)?, ports[0].to_string()]),
         ];
-        let mut plan = Plan::new(programs.server.clone(), settings);
+        let mut plan = StartPlan::new(programs.server.clone(), settings);
         plan.directories.push(sandbox.dir.join("tmp"));
         plan.files.push(ConfigFile { path: launcher, settings: vec![Setting::plain([LAUNCHER])] });
         plan.patience = Duration::from_secs(60);
@@ -86,7 +86,7 @@ impl Recipe for Ferretdb {
         Ok(line.strip_prefix("version: ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let directory = sandbox.path("data")?;
         let settings = vec![
             Setting::plain([format!("--listen-addr=127.0.0.1:{}", ports[0])]),
@@ -99,7 +99,7 @@ impl Recipe for Ferretdb {
             Setting::plain(["--telemetry=disable", "--debug-addr=-"]),
             Setting::new(["--log-level=error"], "a log line for each request would cost time"),
         ];
-        let mut plan = Plan::new(programs.server.clone(), settings);
+        let mut plan = StartPlan::new(programs.server.clone(), settings);
         plan.directories.push(directory.into());
         Ok(plan)
     }

@@ -33,7 +33,7 @@ pub(super) struct Preparation {
 
 /// How to start a system.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct StartPlan {
     pub(super) program: PathBuf,
     /// The command line.
     pub(super) settings: Vec<Setting>,
@@ -93,10 +93,10 @@ impl ConfigFile {
     }
 }
 
-impl Plan {
+impl StartPlan {
     /// Returns a plan for a program that needs nothing but its command line.
-    pub(super) fn new(program: PathBuf, settings: Vec<Setting>) -> Plan {
-        Plan {
+    pub(super) fn new(program: PathBuf, settings: Vec<Setting>) -> StartPlan {
+        StartPlan {
             program,
             settings,
             directories: Vec::new(),
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_plan_explains_itself() {
-        let mut plan = Plan::new(
+        let mut plan = StartPlan::new(
             "/bin/server".into(),
             vec![
                 Setting::plain(["-p", "1"]),

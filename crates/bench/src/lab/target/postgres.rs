@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
-use super::plan::{Account, Plan, Preparation, Setting};
+use super::plan::{Account, Preparation, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::Sandbox;
 use super::server::{account_of, first_line, is_root};
@@ -49,7 +49,7 @@ impl Recipe for PostgresServer {
         Ok(line.strip_prefix("postgres (PostgreSQL) ").unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let account = if is_root() { Some(account()?) } else { None };
         let data = sandbox.path("data")?;
         let mut settings = vec![Setting::plain(["-D", &data])];
@@ -78,7 +78,7 @@ impl Recipe for PostgresServer {
         for (name, value, why) in self.durability() {
             set(name, (*value).into(), why);
         }
-        let mut plan = Plan::new(programs.server.clone(), settings);
+        let mut plan = StartPlan::new(programs.server.clone(), settings);
         plan.directories.push(data.clone().into());
         plan.preparation.push(initdb(programs, &data));
         plan.account = account;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
-use super::plan::{Plan, Setting};
+use super::plan::{Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::Sandbox;
 use super::server::first_line;
@@ -71,7 +71,7 @@ impl Recipe for RedisServer {
         Ok(version_of(&line).unwrap_or(&line).to_owned())
     }
 
-    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<Plan> {
+    fn plan(&self, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Result<StartPlan> {
         let mut settings = vec![
             Setting::plain(["--bind", "127.0.0.1", "--port", &ports[0].to_string()]),
             Setting::plain(["--dir", &sandbox.path("")?]),
@@ -90,7 +90,7 @@ impl Recipe for RedisServer {
             ),
         ];
         settings.extend(self.durability());
-        Ok(Plan::new(programs.server.clone(), settings))
+        Ok(StartPlan::new(programs.server.clone(), settings))
     }
 
     fn protocol(&self) -> Protocol {

@@ -15,7 +15,7 @@ use larder_client::Address;
 use super::catalogue::{Found, System};
 use super::confine::Confinement;
 use super::places::Programs;
-use super::plan::{Account, Plan};
+use super::plan::{Account, StartPlan};
 use super::ready;
 use super::sandbox::{self, Sandbox};
 use crate::interrupt::is_interrupted;
@@ -47,7 +47,7 @@ pub(crate) struct Server {
     /// The command line, and the settings that matter, with their reasons.
     pub(crate) settings: Vec<String>,
     system: System,
-    plan: Plan,
+    plan: StartPlan,
     sandbox: Sandbox,
     /// `None` before the first start.
     processes: Option<Processes>,
@@ -305,7 +305,12 @@ impl Drop for Server {
 
 /// Returns the settings of a plan. Names replace the paths of this machine and the ports of this
 /// start, so that the settings of two starts can be compared as text.
-fn explained(plan: &Plan, programs: &Programs, sandbox: &Sandbox, ports: [u16; 2]) -> Vec<String> {
+fn explained(
+    plan: &StartPlan,
+    programs: &Programs,
+    sandbox: &Sandbox,
+    ports: [u16; 2],
+) -> Vec<String> {
     let name = |path: &'_ Path| path.file_name().and_then(OsStr::to_str).map(str::to_owned);
     let programs = [Some(&programs.server), programs.companion.as_ref()].into_iter().flatten();
     let mut names: Vec<(&Path, String)> = vec![(&sandbox.dir, "DIR".to_owned())];

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use larder_client::{Client, Options};
 
-use super::plan::Plan;
+use super::plan::StartPlan;
 use super::*;
 use crate::process::tree;
 use crate::wire::Caller;
@@ -32,7 +32,7 @@ pub(super) fn sandbox() -> Sandbox {
 }
 
 /// Returns the command line of a plan.
-pub(super) fn line(plan: &Plan) -> String {
+pub(super) fn line(plan: &StartPlan) -> String {
     let words: Vec<&str> = plan.arguments().collect();
     format!("{} {}", plan.program.display(), words.join(" "))
 }
