@@ -12,7 +12,7 @@ use crate::lab::journal::{Identity, Journal};
 use crate::lab::plan::{Plan, Recorded, Scale};
 use crate::lab::record::{self, MissingRow, Results};
 use crate::lab::run::{Contender, Lab};
-use crate::lab::target::plan::quoted;
+use crate::lab::target::start_plan::quoted;
 use crate::lab::target::{self, System};
 use crate::lab::{disk, files, report};
 use crate::machine::Machine;

@@ -6,10 +6,10 @@ use larder_client::{Address, Client, Options};
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{Places, Programs, is_program};
-use super::plan::{ConfigFile, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
+use super::start_plan::{ConfigFile, Setting, StartPlan};
 use crate::{Error, Result};
 
 /// Directories in which ARCUS is usually installed.

@@ -14,12 +14,12 @@ use super::mariadb::Mariadb;
 use super::memcached::{Memcached, Pogocache};
 use super::mongo::{Ferretdb, MongoJavaServer};
 use super::places::{Places, Programs};
-use super::plan::StartPlan;
 use super::postgres::PostgresServer;
 use super::ready::Protocol;
 use super::redis::RedisServer;
 use super::sandbox::Sandbox;
 use super::server::Server;
+use super::start_plan::StartPlan;
 use crate::Result;
 use crate::wire::Wire;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{Places, Programs, is_program};
-use super::plan::{Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
+use super::start_plan::{Setting, StartPlan};
 use crate::launch::{Allowance, Program};
 use crate::{Error, Result};
 

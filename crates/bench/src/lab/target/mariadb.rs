@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs};
-use super::plan::{ConfigFile, Preparation, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::Sandbox;
 use super::server::{ANSWER, first_line, is_root};
+use super::start_plan::{ConfigFile, Preparation, Setting, StartPlan};
 use crate::wire::{Mysql, TableEngine, Wire};
 use crate::{Result, supervise};
 

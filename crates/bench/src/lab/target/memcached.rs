@@ -3,10 +3,10 @@
 use super::catalogue::{Missing, Recipe};
 use super::larder::base;
 use super::places::{Places, Programs};
-use super::plan::{Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
+use super::start_plan::{Setting, StartPlan};
 use crate::Result;
 use crate::launch::{Dialect, Program};
 

@@ -13,12 +13,12 @@ mod mariadb;
 mod memcached;
 mod mongo;
 mod places;
-pub(crate) mod plan;
 mod postgres;
 mod ready;
 mod redis;
 mod sandbox;
 mod server;
+pub(crate) mod start_plan;
 #[cfg(test)]
 mod tests;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::cassandra::{jar, jars, tmpdir};
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs};
-use super::plan::{ConfigFile, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::{Sandbox, text_of};
 use super::server::first_line;
+use super::start_plan::{ConfigFile, Setting, StartPlan};
 use crate::wire::{Mongo, Wire};
 use crate::{Error, Result};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
-use super::plan::{Account, Preparation, Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::Sandbox;
 use super::server::{account_of, first_line, is_root};
+use super::start_plan::{Account, Preparation, Setting, StartPlan};
 use crate::wire::{Postgres, Wire};
 use crate::{Error, Result};
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
-use super::plan::{Setting, StartPlan};
 use super::ready::Protocol;
 use super::sandbox::Sandbox;
 use super::server::first_line;
+use super::start_plan::{Setting, StartPlan};
 use crate::Result;
 use crate::wire::{Resp, Wire};
 

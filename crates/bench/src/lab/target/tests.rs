@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use larder_client::{Client, Options};
 
-use super::plan::StartPlan;
+use super::start_plan::StartPlan;
 use super::*;
 use crate::process::tree;
 use crate::wire::Caller;
