@@ -104,7 +104,7 @@ impl Work {
 
 /// The results of one kind of work with one number of threads, over all rounds.
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+struct CoresRow {
     store: bool,
     work: Work,
     threads: usize,
@@ -166,7 +166,7 @@ impl CoresArguments {
         Ok(engine)
     }
 
-    fn measure(&self, store: Option<&Path>, time: Duration) -> Result<Vec<Row>> {
+    fn measure(&self, store: Option<&Path>, time: Duration) -> Result<Vec<CoresRow>> {
         let value = vec![b'v'; self.value_size];
         let most = self.threads.iter().copied().max().unwrap_or(1);
         let count = if self.apart { most } else { 1 };
@@ -204,7 +204,7 @@ fn row(
     threads: usize,
     runs: &[EngineRun],
     (first, alone): (usize, &[EngineRun]),
-) -> Row {
+) -> CoresRow {
     let all = |figure: &dyn Fn(&EngineRun) -> f64| {
         Spread::of(&runs.iter().map(figure).collect::<Vec<f64>>())
     };
@@ -216,7 +216,7 @@ fn row(
             more * alone.per_request(alone.worker_ns) / run.per_request(run.worker_ns)
         })
         .collect();
-    Row {
+    CoresRow {
         store,
         work,
         threads,
@@ -422,8 +422,8 @@ fn run(
     Ok(run)
 }
 
-fn table(rows: &[Row]) -> Table {
-    let load = |row: &Row| {
+fn table(rows: &[CoresRow]) -> Table {
+    let load = |row: &CoresRow| {
         let place = if row.store { "with a store" } else { "in memory" };
         format!("{}, {place}", row.work.name())
     };

@@ -93,10 +93,10 @@ const FIGURES: [(&str, Better); 22] = [
 type Key = (String, String, String, String);
 
 /// The values of each figure of a point, one per round. [`VOID`] has a single value.
-type Values = BTreeMap<&'static str, Vec<f64>>;
+type FigureValues = BTreeMap<&'static str, Vec<f64>>;
 
 /// One figure of a point in both files.
-struct Row {
+struct ComparedFigure {
     key: Key,
     figure: &'static str,
     before: Vec<f64>,
@@ -280,8 +280,8 @@ fn size(results: &Results) -> String {
     }
 }
 
-fn points(results: &Results) -> BTreeMap<Key, Values> {
-    let mut points: BTreeMap<Key, Values> = BTreeMap::new();
+fn points(results: &Results) -> BTreeMap<Key, FigureValues> {
+    let mut points: BTreeMap<Key, FigureValues> = BTreeMap::new();
     for experiment in &results.experiments {
         for point in &experiment.points {
             let point_id = &point.id;
@@ -326,7 +326,7 @@ fn steadiness(point: &Point) -> Option<f64> {
 
 /// Returns a row for each system that A measured in an experiment and that did not finish the
 /// experiment in B, but did in A. Its points in B, if there are any, do not show this.
-fn not_run(a: &Results, b: &Results) -> Vec<Row> {
+fn not_run(a: &Results, b: &Results) -> Vec<ComparedFigure> {
     let mut rows = Vec::new();
     for after in &b.experiments {
         let Some(before) = a.experiments.iter().find(|before| before.id == after.id) else {
@@ -339,7 +339,7 @@ fn not_run(a: &Results, b: &Results) -> Vec<Row> {
             if !is_measured || before.not_run.iter().any(|not_run| not_run.system == system) {
                 continue;
             }
-            rows.push(Row {
+            rows.push(ComparedFigure {
                 key: (after.id.clone(), system.to_owned(), String::new(), String::new()),
                 figure: NOT_RUN,
                 before: Vec::new(),
@@ -354,16 +354,16 @@ fn not_run(a: &Results, b: &Results) -> Vec<Row> {
 /// Compares all figures of all points. If only one file has a point, the result has one row for the
 /// point.
 fn compare(
-    before: &BTreeMap<Key, Values>,
-    after: &BTreeMap<Key, Values>,
+    before: &BTreeMap<Key, FigureValues>,
+    after: &BTreeMap<Key, FigureValues>,
     threshold: f64,
-) -> Vec<Row> {
+) -> Vec<ComparedFigure> {
     let mut rows = Vec::new();
-    let none = Values::new();
+    let none = FigureValues::new();
     let new =
         after.iter().filter(|(key, _)| !before.contains_key(*key)).map(|(key, _)| (key, &none));
     for (key, a) in before.iter().chain(new) {
-        let row = |figure, before: &[f64], after: &[f64], change| Row {
+        let row = |figure, before: &[f64], after: &[f64], change| ComparedFigure {
             key: key.clone(),
             figure,
             before: before.to_vec(),
@@ -380,7 +380,7 @@ fn compare(
         }
         // If all rounds of a point are void, the number of void rounds is its only figure. Its
         // other figures then do not count as missing or new.
-        let is_void = |values: &Values| values.len() == 1;
+        let is_void = |values: &FigureValues| values.len() == 1;
         for (name, better) in FIGURES {
             let change = match (a.get(name), b.get(name)) {
                 // The numbers of rounds may differ, so the numbers of void rounds do not show this.
@@ -393,7 +393,7 @@ fn compare(
                 (None, Some(_)) if !is_void(a) => Change::New,
                 _ => continue,
             };
-            let values = |of: &Values| of.get(name).cloned().unwrap_or_default();
+            let values = |of: &FigureValues| of.get(name).cloned().unwrap_or_default();
             rows.push(row(name, &values(a), &values(b), change));
         }
     }
@@ -416,7 +416,7 @@ fn change(before: &[f64], after: &[f64], better: Better, threshold: f64) -> Chan
     }
 }
 
-fn shown(rows: &[Row]) -> Table {
+fn shown(rows: &[ComparedFigure]) -> Table {
     let values = |values: &[f64]| {
         let spread = Spread::of(values);
         let decimals = match spread.median.abs() {
@@ -426,7 +426,7 @@ fn shown(rows: &[Row]) -> Table {
         };
         if values.is_empty() { "–".to_owned() } else { spread.show(decimals) }
     };
-    let ratio = |row: &Row| {
+    let ratio = |row: &ComparedFigure| {
         let (before, after) = (Spread::of(&row.before).median, Spread::of(&row.after).median);
         let is_known = !row.after.is_empty() && before != 0.0;
         if is_known { format!("{:.2}", after / before) } else { "–".to_owned() }
@@ -442,7 +442,7 @@ fn shown(rows: &[Row]) -> Table {
         5,
         rows,
         &[
-            ("experiment", &|row: &Row| row.key.0.clone()),
+            ("experiment", &|row: &ComparedFigure| row.key.0.clone()),
             ("case", &|row| row.key.2.clone()),
             ("x", &|row| row.key.3.clone()),
             ("system", &|row| row.key.1.clone()),

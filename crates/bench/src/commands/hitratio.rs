@@ -48,7 +48,7 @@ pub struct HitratioArguments {
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct HitratioRow {
     trace: String,
     server: String,
     version: String,
@@ -94,7 +94,7 @@ impl HitratioArguments {
             2,
             &rows,
             &[
-                ("trace", &|row: &Row| row.trace.clone()),
+                ("trace", &|row: &HitratioRow| row.trace.clone()),
                 ("server", &|row| row.server.clone()),
                 ("miss ratio", &|row| format!("{:.4}", row.miss_ratio)),
                 ("misses relative", &|row| format!("{:.3}", row.relative_misses)),
@@ -109,8 +109,8 @@ impl HitratioArguments {
     /// Repeats the replay with other memory limits until the peer's resident memory equals `rss`,
     /// within the tolerance. `rss` is the resident memory of Larder or of the `--reference` server.
     /// Returns the attempt whose resident memory is nearest to `rss`.
-    fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<Row> {
-        let mut best: Option<Row> = None;
+    fn equal_memory(&self, peer: &Program, trace: &str, rss: u64) -> Result<HitratioRow> {
+        let mut best: Option<HitratioRow> = None;
         let mut search = Search::from(self.memory);
         for _ in 0..ATTEMPTS {
             let limit = search.limit;
@@ -119,7 +119,7 @@ impl HitratioArguments {
             row.equal = error.abs() <= self.tolerance;
             complain!("  -m {limit}: RSS {} ({:+.1} %)", megabytes(row.rss), error * 100.0);
             let (equal, taken) = (row.equal, row.rss);
-            let distance = |row: &Row| row.rss.abs_diff(rss);
+            let distance = |row: &HitratioRow| row.rss.abs_diff(rss);
             if best.as_ref().is_none_or(|best| distance(&row) < distance(best)) {
                 best = Some(row);
             }
@@ -130,11 +130,11 @@ impl HitratioArguments {
         best.ok_or_else(|| Error::server("no limit could be tried"))
     }
 
-    fn measure(&self, program: &Program, trace: &str, limit: u64) -> Result<Row> {
+    fn measure(&self, program: &Program, trace: &str, limit: u64) -> Result<HitratioRow> {
         let server = program.start(Allowance { memory: limit, threads: 1, cpu: None })?;
         let outcome = self.options.replay(trace, &server.address)?;
         let rss = server.probe().sample()?.rss;
-        Ok(Row {
+        Ok(HitratioRow {
             trace: trace.to_owned(),
             server: program.name.clone(),
             version: server.version.clone(),

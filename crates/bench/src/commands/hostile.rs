@@ -93,7 +93,7 @@ fn crowd_names() -> Vec<&'static str> {
 /// The figures of the polite clients beside one crowd, beside all crowds together, or without a
 /// crowd.
 #[derive(Debug, Serialize)]
-struct Row {
+struct HostileRow {
     server: String,
     crowd: String,
     p50_us: f64,
@@ -114,18 +114,18 @@ struct Row {
     resident_mib: u64,
 }
 
-impl Row {
+impl HostileRow {
     /// Combines the rounds beside one crowd: medians of latencies, the maximum of memory, sums of
     /// the counts.
-    fn median<'r>(rounds: impl Iterator<Item = &'r Row>) -> Row {
-        let rounds: Vec<&Row> = rounds.collect();
-        let median = |of: fn(&Row) -> f64| {
+    fn median<'r>(rounds: impl Iterator<Item = &'r HostileRow>) -> HostileRow {
+        let rounds: Vec<&HostileRow> = rounds.collect();
+        let median = |of: fn(&HostileRow) -> f64| {
             let mut values: Vec<f64> = rounds.iter().map(|row| of(row)).collect();
             values.sort_unstable_by(f64::total_cmp);
             values[values.len() / 2]
         };
-        let sum = |of: fn(&Row) -> u64| rounds.iter().map(|row| of(row)).sum();
-        Row {
+        let sum = |of: fn(&HostileRow) -> u64| rounds.iter().map(|row| of(row)).sum();
+        HostileRow {
             server: rounds[0].server.clone(),
             crowd: rounds[0].crowd.clone(),
             p50_us: median(|row| row.p50_us),
@@ -154,7 +154,7 @@ impl HostileArguments {
         companies.push((ALL_CROWDS.into(), Kind::ALL.to_vec()));
         let chosen = |name: &str| name == "nobody" || self.crowd.iter().any(|crowd| crowd == name);
         companies.retain(|(name, _)| self.crowd.is_empty() || chosen(name));
-        let mut rounds: Vec<Vec<Row>> = Vec::new();
+        let mut rounds: Vec<Vec<HostileRow>> = Vec::new();
         for _ in 0..self.rounds.max(1) {
             let mut rows = Vec::new();
             for (name, kinds) in &companies {
@@ -173,7 +173,7 @@ impl HostileArguments {
             rounds.push(rows);
         }
         let in_all = |place: usize| rounds.iter().map(move |rows| &rows[place]);
-        let medians = (0..rounds[0].len()).map(|place| Row::median(in_all(place)));
+        let medians = (0..rounds[0].len()).map(|place| HostileRow::median(in_all(place)));
         self.json.report(table(&medians.collect::<Vec<_>>()), &rounds)
     }
 
@@ -202,7 +202,7 @@ impl HostileArguments {
             .unwrap_or_else(|_| Err(Error::server("the thread that starts the crowds panicked")))
     }
 
-    fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<Row> {
+    fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<HostileRow> {
         let (memory, threads, cpu) = (self.memory, self.server_threads, self.server_cpu);
         let allowance = Allowance { memory, threads, cpu };
         let running = program.start(allowance)?;
@@ -241,7 +241,7 @@ impl HostileArguments {
             Ok(summary) => (summary.latency, summary.errors, None),
             Err(error) => (Default::default(), 1, Some(error.to_string())),
         };
-        Ok(Row {
+        Ok(HostileRow {
             server: program.name.clone(),
             crowd: name.to_owned(),
             p50_us: latency.get("p50"),
@@ -287,13 +287,14 @@ fn measure(load: &Load, shape: Shape, probe: &Probe) -> (Result<crate::Summary>,
     })
 }
 
-fn table(rows: &[Row]) -> Table {
-    let alone = |row: &Row| {
+fn table(rows: &[HostileRow]) -> Table {
+    let alone = |row: &HostileRow| {
         let alone = rows.iter().find(|r| r.server == row.server && r.crowd == "nobody");
         alone.map_or(0.0, |alone| row.p99_us / alone.p99_us.max(1.0))
     };
-    let void =
-        |row: &Row| Some(format!("{} beside {}: {}", row.server, row.crowd, row.void.as_ref()?));
+    let void = |row: &HostileRow| {
+        Some(format!("{} beside {}: {}", row.server, row.crowd, row.void.as_ref()?))
+    };
     let notes = rows.iter().filter_map(void).collect();
     Table {
         notes,

@@ -39,7 +39,7 @@ pub struct MemoryArguments {
     json: JsonFile,
 }
 
-struct Case {
+struct MemoryCase {
     name: &'static str,
     key_lengths: Lengths,
     value_lengths: Lengths,
@@ -48,20 +48,20 @@ struct Case {
     overfill: bool,
 }
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [MemoryCase; 3] = [
+    MemoryCase {
         name: "keys of 15, values of 50",
         key_lengths: Lengths { min: 15, max: 15 },
         value_lengths: Lengths { min: 50, max: 50 },
         overfill: false,
     },
-    Case {
+    MemoryCase {
         name: "keys of 10-20, values of 40-60",
         key_lengths: Lengths { min: 10, max: 20 },
         value_lengths: Lengths { min: 40, max: 60 },
         overfill: false,
     },
-    Case {
+    MemoryCase {
         name: "keys of 12, values of 1000, full",
         key_lengths: Lengths { min: 12, max: 12 },
         value_lengths: Lengths { min: 1000, max: 1000 },
@@ -70,7 +70,7 @@ const CASES: [Case; 3] = [
 ];
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct MemoryRow {
     case: &'static str,
     server: String,
     version: String,
@@ -111,7 +111,7 @@ impl MemoryArguments {
             2,
             &rows,
             &[
-                ("items", &|row: &Row| row.case.to_owned()),
+                ("items", &|row: &MemoryRow| row.case.to_owned()),
                 ("server", &|row| row.server.clone()),
                 ("held", &|row| format!("{} of {}", row.held, row.stored)),
                 ("RSS empty", &|row| megabytes(row.rss_empty)),
@@ -124,7 +124,7 @@ impl MemoryArguments {
         self.json.report(table, &rows)
     }
 
-    fn measure(&self, case: &Case, program: &Program) -> Result<Row> {
+    fn measure(&self, case: &MemoryCase, program: &Program) -> Result<MemoryRow> {
         let memory = if case.overfill { self.full_memory } else { self.memory };
         let items = match case.overfill {
             // An item has 12 bytes of key and 1000 bytes of value. All keys and values together are
@@ -147,7 +147,7 @@ impl MemoryArguments {
         let held = server.stat("curr_items")?;
         let rss_filled = server.probe().sample()?.rss;
         let per_item = |bytes: u64| bytes as f64 / held.max(1) as f64;
-        Ok(Row {
+        Ok(MemoryRow {
             case: case.name,
             server: program.name.clone(),
             version: server.version.clone(),

@@ -79,7 +79,7 @@ pub struct GrowthArguments {
 
 /// The costs at one size of the store. A *turn* is one call of `World::turn`.
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+struct GrowthRow {
     segments: u32,
     items: u64,
     fill_seconds: f64,
@@ -137,7 +137,7 @@ impl GrowthArguments {
         self.json.report(table(&rows), &rows)
     }
 
-    fn measure(&self, segments: u32) -> Result<Row> {
+    fn measure(&self, segments: u32) -> Result<GrowthRow> {
         let begun = Instant::now();
         let mut world = World::new(segments)?;
         let tables = world.engine.memory_used();
@@ -162,7 +162,7 @@ impl GrowthArguments {
         let start = world.start_again(segments)?;
 
         let by = |work: u64, by: u64| work as f64 / by.max(1) as f64;
-        Ok(Row {
+        Ok(GrowthRow {
             segments,
             items: before.stats.items,
             fill_seconds,
@@ -453,8 +453,8 @@ impl World {
     }
 }
 
-fn table(rows: &[Row]) -> Table {
-    type Column = (&'static str, fn(&Row) -> f64);
+fn table(rows: &[GrowthRow]) -> Table {
+    type Column = (&'static str, fn(&GrowthRow) -> f64);
     const FIGURES: [Column; 16] = [
         ("segments looked at per turn", |row| row.looked_at_per_turn),
         ("segments looked at per freed one", |row| row.looked_at_per_freed),
