@@ -35,7 +35,7 @@ pub(crate) struct Replay {
 
 /// The result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Outcome {
+pub(crate) struct ReplayOutcome {
     /// Requests in the whole trace.
     pub(crate) requests: u64,
     /// Requests after the first `skip`.
@@ -48,7 +48,7 @@ pub(crate) struct Outcome {
     pub(crate) seconds: f64,
 }
 
-impl Outcome {
+impl ReplayOutcome {
     pub(crate) fn miss_ratio(&self) -> f64 {
         if self.counted == 0 { 0.0 } else { self.misses as f64 / self.counted as f64 }
     }
@@ -66,7 +66,7 @@ impl Replay {
         trace: &mut dyn Trace,
         server: &Address,
         wire: Option<Arc<dyn Wire>>,
-    ) -> Result<Outcome> {
+    ) -> Result<ReplayOutcome> {
         let client = match wire {
             None => {
                 Peer::Memcached(Client::connect_to(server, Options { timeout: Some(PATIENCE) })?)
@@ -76,7 +76,7 @@ impl Replay {
         let values = Values::new(Lengths { min: 0, max: self.size_max });
         let contents = Contents { values, fixed_sizes: trace.has_fixed_sizes() };
         let mut session = Session { client, contents, output: Vec::new() };
-        let mut outcome = Outcome::default();
+        let mut outcome = ReplayOutcome::default();
         let mut batch: Vec<Access> = Vec::new();
         let mut keys = HashSet::new();
         let started = Instant::now();
@@ -149,7 +149,12 @@ struct Session {
 }
 
 impl Session {
-    fn exchange(&mut self, batch: &[Access], replay: &Replay, outcome: &mut Outcome) -> Result<()> {
+    fn exchange(
+        &mut self,
+        batch: &[Access],
+        replay: &Replay,
+        outcome: &mut ReplayOutcome,
+    ) -> Result<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -399,7 +404,7 @@ mod tests {
         (address, server)
     }
 
-    fn replay(batch: usize, skip: u64) -> Outcome {
+    fn replay(batch: usize, skip: u64) -> ReplayOutcome {
         let keys = ["a", "b", "a", "c", "c", "big", "big", "a", "d"];
         let accesses: Vec<Access> = keys
             .iter()
@@ -414,16 +419,17 @@ mod tests {
         let mut list = List(accesses.into_iter(), true);
         let outcome = replay.run(&mut list, &address, None).unwrap();
         server.join().unwrap();
-        Outcome { seconds: 0.0, ..outcome }
+        ReplayOutcome { seconds: 0.0, ..outcome }
     }
 
     #[test]
     fn batches_miss_as_often_as_single_requests() {
-        let expected = Outcome { requests: 9, counted: 9, misses: 6, refused: 2, seconds: 0.0 };
+        let expected =
+            ReplayOutcome { requests: 9, counted: 9, misses: 6, refused: 2, seconds: 0.0 };
         for batch in [1, 2, 3, 64] {
             assert_eq!(replay(batch, 0), expected, "batches of {batch}");
         }
-        let late = Outcome { counted: 4, misses: 3, ..expected };
+        let late = ReplayOutcome { counted: 4, misses: 3, ..expected };
         assert_eq!(replay(1, 5), late);
     }
 

@@ -70,21 +70,21 @@ pub struct CompareArguments {
 }
 
 /// One line of the table.
-struct Line {
+struct TableLine {
     name: &'static str,
     verb: Verb,
     pipeline: usize,
     keys_per_get: usize,
 }
 
-const LINES: [Line; 7] = [
-    Line { name: "get", verb: Verb::Get, pipeline: 1, keys_per_get: 1 },
-    Line { name: "get, pipelines of 16", verb: Verb::Get, pipeline: 16, keys_per_get: 1 },
-    Line { name: "get of 50 keys (per key)", verb: Verb::Get, pipeline: 1, keys_per_get: 50 },
-    Line { name: "set", verb: Verb::Set, pipeline: 1, keys_per_get: 1 },
-    Line { name: "set, pipelines of 16", verb: Verb::Set, pipeline: 16, keys_per_get: 1 },
-    Line { name: "incr", verb: Verb::Incr, pipeline: 1, keys_per_get: 1 },
-    Line { name: "mg, pipelines of 16", verb: Verb::MetaGet, pipeline: 16, keys_per_get: 1 },
+const LINES: [TableLine; 7] = [
+    TableLine { name: "get", verb: Verb::Get, pipeline: 1, keys_per_get: 1 },
+    TableLine { name: "get, pipelines of 16", verb: Verb::Get, pipeline: 16, keys_per_get: 1 },
+    TableLine { name: "get of 50 keys (per key)", verb: Verb::Get, pipeline: 1, keys_per_get: 50 },
+    TableLine { name: "set", verb: Verb::Set, pipeline: 1, keys_per_get: 1 },
+    TableLine { name: "set, pipelines of 16", verb: Verb::Set, pipeline: 16, keys_per_get: 1 },
+    TableLine { name: "incr", verb: Verb::Incr, pipeline: 1, keys_per_get: 1 },
+    TableLine { name: "mg, pipelines of 16", verb: Verb::MetaGet, pipeline: 16, keys_per_get: 1 },
 ];
 
 enum Contender {
@@ -100,7 +100,7 @@ enum Started {
 
 /// One run of one contender.
 #[derive(Debug, Serialize)]
-struct Measured {
+struct ComparedRun {
     line: &'static str,
     contender: String,
     version: String,
@@ -127,9 +127,9 @@ struct Cell {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct CompareReport {
     table: Vec<Cell>,
-    runs: Vec<Measured>,
+    runs: Vec<ComparedRun>,
 }
 
 impl CompareArguments {
@@ -146,7 +146,7 @@ impl CompareArguments {
         let reference = reference.map(Contender::name);
         let table = table(&contenders, &runs, reference);
         self.print_conditions();
-        self.json.report(shown(&table, reference), &Report { table, runs })
+        self.json.report(shown(&table, reference), &CompareReport { table, runs })
     }
 
     fn contenders(&self) -> Result<Vec<Contender>> {
@@ -168,7 +168,7 @@ impl CompareArguments {
         }
     }
 
-    fn measure(&self, who: &Contender, round: usize, runs: &mut Vec<Measured>) -> Result<()> {
+    fn measure(&self, who: &Contender, round: usize, runs: &mut Vec<ComparedRun>) -> Result<()> {
         let started = self.start(who)?;
         let time = Duration::try_from_secs_f64(self.time)
             .map_err(|_| Error::usage("the time is no duration"))?;
@@ -210,7 +210,7 @@ impl CompareArguments {
                 let name = who.name();
                 return Err(Error::Void(format!("{name} lost keys: give it more --memory")));
             }
-            runs.push(Measured {
+            runs.push(ComparedRun {
                 line: line.name,
                 contender: who.name().to_owned(),
                 version: started.version(),
@@ -221,7 +221,7 @@ impl CompareArguments {
         Ok(())
     }
 
-    fn wants(&self, line: &Line) -> bool {
+    fn wants(&self, line: &TableLine) -> bool {
         self.only.as_ref().is_none_or(|only| line.name.contains(only.as_str()))
     }
 
@@ -292,7 +292,7 @@ impl Started {
     }
 }
 
-impl Measured {
+impl ComparedRun {
     fn cpu(&self) -> f64 {
         self.summary.server.map_or(0.0, |server| server.cpu_us_per_key)
     }
@@ -322,18 +322,18 @@ fn shown(table: &[Cell], reference: Option<&str>) -> Table {
     shown
 }
 
-fn table(contenders: &[Contender], runs: &[Measured], reference: Option<&str>) -> Vec<Cell> {
+fn table(contenders: &[Contender], runs: &[ComparedRun], reference: Option<&str>) -> Vec<Cell> {
     let mut cells = Vec::new();
     for line in &LINES {
         for contender in contenders {
-            let of = |name: &str| -> Vec<&Measured> {
+            let of = |name: &str| -> Vec<&ComparedRun> {
                 runs.iter().filter(|run| run.line == line.name && run.contender == name).collect()
             };
             let mine = of(contender.name());
             if mine.is_empty() {
                 continue;
             }
-            let spread = |value: &dyn Fn(&Measured) -> f64| {
+            let spread = |value: &dyn Fn(&ComparedRun) -> f64| {
                 Spread::of(&mine.iter().map(|run| value(run)).collect::<Vec<_>>())
             };
             let ratios = reference.map(|name| {
@@ -343,7 +343,7 @@ fn table(contenders: &[Contender], runs: &[Measured], reference: Option<&str>) -
             cells.push(Cell {
                 line: line.name,
                 contender: contender.name().to_owned(),
-                cpu_us_per_key: spread(&Measured::cpu),
+                cpu_us_per_key: spread(&ComparedRun::cpu),
                 keys_per_second: spread(&|run| run.summary.keys_per_second),
                 p50_us: spread(&|run| run.summary.latency.get("p50")),
                 p99_us: spread(&|run| run.summary.latency.get("p99")),

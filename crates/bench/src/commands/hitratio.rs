@@ -12,7 +12,7 @@ use super::output::{JsonFile, Table, megabytes};
 use super::replay::Options;
 use crate::launch::{Allowance, Program};
 use crate::machine::Machine;
-use crate::replay::Outcome;
+use crate::replay::ReplayOutcome;
 use crate::{Error, Result, complain, say};
 
 /// The servers, the traces and the memory.
@@ -54,7 +54,7 @@ struct HitratioRow {
     version: String,
     memory_limit_mib: u64,
     rss: u64,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
     miss_ratio: f64,
     /// The miss ratio, divided by that of Larder or of the `--reference` server. Above 1, the peer
     /// misses more.

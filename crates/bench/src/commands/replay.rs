@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::output::{JsonFile, Table, megabytes};
 use crate::process::Probe;
-use crate::replay::{Outcome, Replay};
+use crate::replay::{Replay, ReplayOutcome};
 use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
 use crate::{Error, Result, say};
@@ -68,7 +68,7 @@ const TTL_RATE: f64 = 200_000.0;
 
 impl Options {
     /// Replays a trace from its beginning.
-    pub(super) fn replay(&self, name: &str, server: &Address) -> Result<Outcome> {
+    pub(super) fn replay(&self, name: &str, server: &Address) -> Result<ReplayOutcome> {
         if self.batch == 0 || self.rate.is_some_and(|rate| !(rate > 0.0 && rate.is_finite())) {
             return Err(Error::usage("the batch and the rate must be above 0"));
         }
@@ -86,10 +86,10 @@ impl Options {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct ReplayReport {
     trace: String,
     miss_ratio: f64,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
     server_rss: Option<u64>,
 }
 
@@ -121,7 +121,7 @@ impl ReplayArguments {
             rss.map_or("–".to_owned(), megabytes),
         ];
         let header = ["trace", "miss ratio", "misses", "requests", "server RSS"];
-        let report = Report { trace: self.trace, miss_ratio, outcome, server_rss: rss };
+        let report = ReplayReport { trace: self.trace, miss_ratio, outcome, server_rss: rss };
         self.json.write(Table::new(1, &header, vec![row]), &report)
     }
 }

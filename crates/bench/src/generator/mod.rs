@@ -29,7 +29,7 @@ use crate::workload::{Mix, Shape, Verb, Workload};
 use crate::{Error, Result, complain};
 use connection::Connection;
 use record::Tally;
-use worker::{Report, Worker};
+use worker::{Worker, WorkerReport};
 
 /// The longest time that a server may take to accept and greet a connection.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(10));
@@ -199,7 +199,7 @@ impl Load {
                 .map(|thread| {
                     thread.join().unwrap_or_else(|_| Err(Error::server("a thread panicked")))
                 })
-                .collect::<Result<Vec<Report>>>();
+                .collect::<Result<Vec<WorkerReport>>>();
             (reports, moments)
         });
         Summary::build(self, &workload.shape, reports?, moments?, shared.into_seconds())

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::record::{Faults, Tally, VerbCount};
-use super::worker::Report;
+use super::worker::WorkerReport;
 use super::{Load, Moment};
 use crate::interrupt::is_interrupted;
 use crate::process::Sample;
@@ -220,7 +220,7 @@ impl Summary {
     pub(super) fn build(
         load: &Load,
         shape: &Shape,
-        reports: Vec<Report>,
+        reports: Vec<WorkerReport>,
         moments: Vec<Moment>,
         seconds: Vec<Tally>,
     ) -> Result<Summary> {

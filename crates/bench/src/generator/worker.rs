@@ -33,7 +33,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// The results that a thread hands over at its end.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct WorkerReport {
     pub(super) faults: Faults,
     /// The numbers that counters returned; empty unless the load collects them.
     pub(super) counted: Vec<u64>,
@@ -136,7 +136,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs until the load ends. A failure also stops the other threads.
-    pub(super) fn run(mut self) -> Result<Report> {
+    pub(super) fn run(mut self) -> Result<WorkerReport> {
         exact_timers();
         self.shared.ready.wait();
         let pinned = self.load.cpu.map_or(Ok(()), machine::pin_thread);
@@ -148,7 +148,7 @@ impl<'a> Worker<'a> {
         done?;
         let (cpu_from, from) = self.cpu_at_start.unwrap_or((0, 0));
         let (cpu_to, to) = self.cpu_at_end.unwrap_or_else(|| (self.cpu(), self.shared.now()));
-        let report = Report {
+        let report = WorkerReport {
             cpu: cpu_to.saturating_sub(cpu_from),
             window: to.saturating_sub(from),
             counted: self.book.counted.take().unwrap_or_default(),

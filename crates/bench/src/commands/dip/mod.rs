@@ -26,7 +26,7 @@ use crate::responder::Responder;
 use crate::workload::{Lengths, Mix, Shape};
 use crate::{Error, Result, complain};
 use cold::{Cold, FreeingCost};
-use report::{Outcome, Report, Run};
+use report::{DipOutcome, DipReport, DipRun};
 use steadiness::Steadiness;
 
 /// The store, the load, and the duration.
@@ -126,15 +126,16 @@ impl DipArguments {
             return Err(Error::usage("there is nothing to measure"));
         }
         self.cold.check()?;
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<DipRun> = Vec::new();
         for round in 1..=self.rounds {
             for program in &programs {
                 complain!("round {round} of {}: {}", self.rounds, program.name);
                 runs.push(self.measure(program, round)?);
             }
         }
-        let outcomes = programs.iter().map(|program| Outcome::of(&program.name, &runs)).collect();
-        let report = Report { setup: self.setup(), outcomes, runs };
+        let outcomes =
+            programs.iter().map(|program| DipOutcome::of(&program.name, &runs)).collect();
+        let report = DipReport { setup: self.setup(), outcomes, runs };
         let table = report.print();
         if let Some(path) = &self.html {
             page::write(path, &report)?;
@@ -142,7 +143,7 @@ impl DipArguments {
         self.json.write(table, &report)
     }
 
-    fn measure(&self, program: &Program, round: usize) -> Result<Run> {
+    fn measure(&self, program: &Program, round: usize) -> Result<DipRun> {
         let directory = Scratch::new(&self.dir)?;
         let server = self.start(program, &directory)?;
         let shape = Shape {
@@ -180,7 +181,7 @@ impl DipArguments {
         drop(server);
         let noise = self.noise(&steady, shape)?;
         let written = loaded.server.map_or(0, |server| server.written);
-        Ok(Run {
+        Ok(DipRun {
             server: program.name.clone(),
             version,
             round,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use super::report::{Report, Run};
+use super::report::{DipReport, DipRun};
 use super::steadiness::{DELIVERED_MIN, LATENCY_MAX};
 use crate::generator::{Second, SecondUse};
 use crate::machine::Machine;
@@ -14,12 +14,12 @@ use crate::{Error, Result};
 const STYLE: &str = include_str!("page.css");
 
 /// Writes the page with a plot of every run.
-pub(super) fn write(path: &Path, report: &Report) -> Result<()> {
+pub(super) fn write(path: &Path, report: &DipReport) -> Result<()> {
     fs::write(path, page(report))
         .map_err(|e| Error::io(format!("cannot write {}", path.display()), e))
 }
 
-fn page(report: &Report) -> String {
+fn page(report: &DipReport) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>No checkpoint dip</title>\n\
@@ -51,7 +51,7 @@ fn page(report: &Report) -> String {
     out + "</html>\n"
 }
 
-fn panels(run: &Run) -> Vec<Panel> {
+fn panels(run: &DipRun) -> Vec<Panel> {
     let (seconds, noise) = (&run.load.per_second, &run.noise.per_second);
     let line = |name: &str, class, series: &[Second], value: fn(&Second) -> f64| Line {
         name: name.to_owned(),

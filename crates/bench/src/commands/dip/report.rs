@@ -11,7 +11,7 @@ use crate::machine::Machine;
 
 /// One round of one server.
 #[derive(Debug, Serialize)]
-pub(super) struct Run {
+pub(super) struct DipRun {
     pub(super) server: String,
     pub(super) version: String,
     pub(super) round: usize,
@@ -35,7 +35,7 @@ pub(super) struct Run {
 
 /// The result of all rounds of one server.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
+pub(super) struct DipOutcome {
     pub(super) server: String,
     pub(super) verdict: Verdict,
     /// The verdict on the responder, which only sends replies, in the same rounds. If
@@ -44,19 +44,19 @@ pub(super) struct Outcome {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Report {
+pub(super) struct DipReport {
     pub(super) setup: String,
-    pub(super) outcomes: Vec<Outcome>,
-    pub(super) runs: Vec<Run>,
+    pub(super) outcomes: Vec<DipOutcome>,
+    pub(super) runs: Vec<DipRun>,
 }
 
-impl Outcome {
-    pub(super) fn of(server: &str, runs: &[Run]) -> Outcome {
-        let verdict = |value: fn(&Run) -> Steadiness| {
+impl DipOutcome {
+    pub(super) fn of(server: &str, runs: &[DipRun]) -> DipOutcome {
+        let verdict = |value: fn(&DipRun) -> Steadiness| {
             let mine = runs.iter().filter(|run| run.server == server);
             Verdict::of(&mine.map(value).collect::<Vec<_>>())
         };
-        Outcome {
+        DipOutcome {
             server: server.to_owned(),
             verdict: verdict(|run| run.steadiness),
             noise: verdict(|run| run.noise_steadiness),
@@ -80,7 +80,7 @@ impl Outcome {
     }
 }
 
-impl Run {
+impl DipRun {
     /// Returns the facts of this run in one line.
     pub(super) fn line(&self) -> String {
         let maximum = self.maximum.map_or(String::new(), |maximum| {
@@ -120,7 +120,7 @@ impl Run {
     }
 }
 
-impl Report {
+impl DipReport {
     /// Prints the report, and returns its table.
     pub(super) fn print(&self) -> Table {
         say!("{}\n{}\n", Machine::here().line(), self.setup);
@@ -141,7 +141,7 @@ impl Report {
         let rows = self.runs.iter().flat_map(|run| {
             [run.cells(&run.server, &run.steadiness), run.cells("responder", &run.noise_steadiness)]
         });
-        let verdict = |outcome: &Outcome| {
+        let verdict = |outcome: &DipOutcome| {
             let (holds, figures) = outcome.sentences();
             format!("{}: {}. {figures}", outcome.server, holds.to_uppercase())
         };

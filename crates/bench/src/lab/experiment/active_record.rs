@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The result line that the Ruby script prints.
 #[derive(Debug, Deserialize)]
-struct Measured {
+struct ScriptResult {
     rate: f64,
     acknowledged: u64,
     duplicates: u64,
@@ -41,7 +41,7 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Res
     let before = turn.server.probe().sample()?;
     let output = run(&turn.server.address, turn.plan, threads)?;
     let after = turn.server.probe().sample()?;
-    let measured: Measured = serde_json::from_slice(&output)
+    let measured: ScriptResult = serde_json::from_slice(&output)
         .map_err(|error| Error::server(format!("the Ruby client printed no result: {error}")))?;
     let cpu = after.cpu_ns.saturating_sub(before.cpu_ns) as f64 / 1000.0;
     let figures = Figures {
@@ -61,7 +61,7 @@ pub(super) fn measure(turn: &Turn<'_>, threads: usize, point_id: PointId) -> Res
         generator_bound: true,
         ..Figures::default()
     };
-    let Measured { acknowledged, counted, duplicates: doubled, missing, .. } = measured;
+    let ScriptResult { acknowledged, counted, duplicates: doubled, missing, .. } = measured;
     let counts = Increments { acknowledged, counted, doubled, missing };
     Ok(counter::counted(Point::new(point_id, figures), counts))
 }

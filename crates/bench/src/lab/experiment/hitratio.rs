@@ -10,7 +10,7 @@ use crate::lab::plan::{Plan, Recorded};
 use crate::lab::record::{Figures, Point, PointId};
 use crate::lab::run::{Turn, sandbox};
 use crate::lab::target::{Sandbox, System};
-use crate::replay::{Outcome, Replay};
+use crate::replay::{Replay, ReplayOutcome};
 use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
 
@@ -49,7 +49,7 @@ struct Attempt {
     /// The limit in MiB.
     limit: u64,
     rss: u64,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
 }
 
 impl Experiment for Hitratio {
@@ -227,7 +227,8 @@ mod tests {
         let mut count = 0;
         let attempt = |limit: u64| {
             count += 1;
-            let outcome = Outcome { requests: 9, counted: 4, misses: 1, ..Outcome::default() };
+            let outcome =
+                ReplayOutcome { requests: 9, counted: 4, misses: 1, ..ReplayOutcome::default() };
             Ok(Attempt { limit, rss: (limit + 20) << 20, outcome })
         };
         (equal_memory(first, wanted.map(|mib| mib << 20), attempt).unwrap(), count)
