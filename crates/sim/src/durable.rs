@@ -7,6 +7,7 @@
 //! the second.
 
 mod anomaly;
+mod clocks;
 mod growth;
 mod history;
 mod lanes;
@@ -20,13 +21,14 @@ pub use anomaly::Anomaly;
 pub use tiers::WorldCounts;
 
 use crate::world::{Failure, Plan};
+use clocks::Clocks;
 use history::{Commit, Histories, Lost};
 use lanes::MOST_DEVICES;
 use larder_disk::Random;
 use larder_disk::SimDevice;
 use larder_engine::{
-    CommitPoint, Durability, Engine, Health, MachineTime, ManualCleaner, MonotonicClock, NANOS,
-    Options, Outcome, Reads, Session, StoreOptions, WhenFull,
+    CommitPoint, Durability, Engine, Health, ManualCleaner, MonotonicClock, Options, Outcome,
+    Reads, Session, StoreOptions, WhenFull,
 };
 use machine::{Machine, Part, random_size};
 use std::collections::HashMap;
@@ -35,6 +37,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// The time at which worlds begin, in seconds since the Unix epoch.
+const START: u32 = 1_000_000;
 
 /// The number of attempts after which a call that still waits counts as stuck.
 const PATIENCE: usize = 2000;
@@ -97,7 +102,9 @@ pub struct DurableWorld {
     sessions: Vec<Session>,
     options: Options,
     model: Histories,
+    /// The time of the store, in seconds since the Unix epoch.
     now: u32,
+    clocks: Clocks,
     clock: Arc<AtomicU64>,
     keys: u64,
     /// Keys that the index cannot tell apart, in pairs; only in some worlds.
@@ -175,6 +182,7 @@ impl DurableWorld {
         if tiers.one_in(2) {
             machine.tier(&mut tiers);
         }
+        let mut clocks = Clocks::new(seed);
         let store = StoreOptions {
             devices: machine.given(),
             forget: Vec::new(),
@@ -184,7 +192,7 @@ impl DurableWorld {
             clock: MonotonicClock(Arc::new(move || {
                 Duration::from_millis(reading.load(Ordering::Relaxed))
             })),
-            opened: MachineTime { wall: 1_000_000 * NANOS, ..MachineTime::default() },
+            opened: clocks.show(START),
         };
         let options = Options {
             memory: (8 * machine.parts.len() as u64) << 20,
@@ -213,7 +221,8 @@ impl DurableWorld {
             sessions: Vec::new(),
             options,
             model: Histories::default(),
-            now: 1_000_000,
+            now: START,
+            clocks,
             clock,
             restarts: 0,
             held_commit: None,
@@ -227,6 +236,7 @@ impl DurableWorld {
             anomaly,
             counts: WorldCounts::default(),
         };
+        world.check_opened_at(true)?;
         world.open_sessions();
         if Random::new(seed ^ TWINS).one_in(3) {
             world.twins = find_twins(&world.sessions[0]);
@@ -379,7 +389,9 @@ impl DurableWorld {
     /// Commits all lanes, then updates the model.
     fn commit(&mut self) -> Check {
         self.finish_held_commit()?;
-        self.engine.commit();
+        if self.engine.commit() {
+            self.note_commit();
+        }
         if !self.restarting {
             self.settle();
         }

@@ -96,6 +96,9 @@ impl Runs {
         if counts.unread > 0 {
             println!("{} sets superseded items without reading them", counts.unread);
         }
+        if counts.set_back > 0 {
+            println!("{} reboots set the clock of a store back", counts.set_back);
+        }
         println!("{done} worlds of {steps} steps agree with the model, {took:.0} s");
         ExitCode::SUCCESS
     }

@@ -90,9 +90,10 @@ pub(super) enum Lost {
 struct State {
     /// `None` if there is no item.
     item: Option<Item>,
-    /// The item that an eviction removed. The eviction becomes durable only later, so a crash may
-    /// bring the item back.
-    evicted: Option<Item>,
+    /// Items that clients do not see, and that a restart may bring back: an evicted item, because
+    /// the eviction becomes durable only later, and expired items, because the clock may be set back
+    /// while the machine boots.
+    hidden: Vec<Item>,
     commit: Commit,
     /// True if an early write covers this state.
     written: bool,
@@ -103,17 +104,26 @@ struct State {
 
 impl State {
     fn gone(commit: Commit) -> Self {
-        State { item: None, evicted: None, commit, written: false, flushed: false }
+        State { item: None, hidden: Vec::new(), commit, written: false, flushed: false }
     }
 
     fn live(&self, now: u32) -> Option<Cow<'_, Item>> {
         self.item.as_ref()?.shown(now)
     }
 
-    /// Returns `item` or `evicted`, if clients would see it as `found` at the time `now`.
+    /// Returns the item that clients would see as `found` at the time `now`.
     fn seen_as(&self, found: &Item, now: u32) -> Option<&Item> {
-        let seen = |item: &&Item| item.shown(now).as_deref() == Some(found);
-        self.item.as_ref().filter(seen).or(self.evicted.as_ref().filter(seen))
+        self.all().find(|item| item.shown(now).as_deref() == Some(found))
+    }
+
+    /// Returns the item and the hidden ones.
+    fn all(&self) -> impl Iterator<Item = &Item> {
+        self.item.iter().chain(&self.hidden)
+    }
+
+    /// Returns the items that have expired at the time `now`.
+    fn expired(&self, now: u32) -> impl Iterator<Item = &Item> {
+        self.all().filter(move |item| item.shown(now).is_none())
     }
 }
 
@@ -143,7 +153,7 @@ impl Histories {
     /// Returns the keys of which the engine may have a record, including keys whose items have
     /// expired or were evicted.
     pub(super) fn items(&self) -> impl Iterator<Item = &[u8]> {
-        let there = |past: &State| past.item.is_some() || past.evicted.is_some();
+        let there = |past: &State| past.all().next().is_some();
         let all = self.of.iter().filter(move |(key, history)| {
             history.last().is_some_and(there) || self.expired.contains(*key)
         });
@@ -187,22 +197,24 @@ impl Histories {
     }
 
     /// Records an answer that the key has no item. The client gets the answer once `commit` is
-    /// durable, or now if `commit` is `None`. From then on, an evicted item must not come back.
-    pub(super) fn reported_missing(&mut self, key: &[u8], commit: Commit) {
+    /// durable, or now if `commit` is `None`. From then on, an evicted item must not come back. An
+    /// expired item still may.
+    pub(super) fn reported_missing(&mut self, key: &[u8], now: u32, commit: Commit) {
         let history = self.of.entry(key.to_vec()).or_default();
+        let hidden = history.last().map(|past| past.expired(now).cloned().collect());
         if history.last().is_some_and(|past| past.item.is_some()) {
             self.expired.insert(key.to_vec());
         }
         if commit.is_none() {
             history.clear();
         }
-        history.push(State::gone(commit));
+        history.push(State { hidden: hidden.unwrap_or_default(), ..State::gone(commit) });
     }
 
     /// Records an eviction. The item is gone, but a crash may bring it back.
     pub(super) fn evicted(&mut self, key: &[u8]) {
         if let Some(last) = self.of.get_mut(key).and_then(|history| history.last_mut()) {
-            last.evicted = last.item.take();
+            last.hidden.extend(last.item.take());
         }
     }
 
@@ -305,12 +317,14 @@ impl Histories {
         }
     }
 
-    /// Checks the state in which a restart left a key, and continues the history from it.
+    /// Checks the state in which a restart left a key, and continues the history from it. The
+    /// engine may have removed items that expired until `latest`, even if the clock was set back
+    /// to `now` since.
     pub(super) fn restarted(
         &mut self,
         key: &[u8],
         found: Option<Item>,
-        now: u32,
+        (now, latest): (u32, u32),
         evicts: bool,
         lost: Lost,
     ) -> Result<(), String> {
@@ -321,25 +335,27 @@ impl Histories {
         let state = state.cloned();
         let possible = match &found {
             Some(_) => state.is_some(),
-            None => states.clone().any(|past| past.live(now).is_none()),
+            None => states.clone().any(|past| past.live(latest).is_none()),
         };
         let missing = found.is_none() && (evicts || lost != Lost::No);
         if !possible && !missing {
             return Err(format!("after the restart {found:?}, should be in {history:?}"));
         }
-        // If the restart did not find the item, the item may not have fitted into memory. The model
-        // then treats it as evicted: another restart may bring it back.
-        let last = history.last().and_then(|past| past.item.clone().or(past.evicted.clone()));
-        if states.any(|past| past.item.is_some() && past.live(now).is_none()) {
+        let mut hidden = Vec::new();
+        if found.is_none() && lost != Lost::Yes {
+            hidden.extend(states.clone().flat_map(|past| past.expired(latest)).cloned());
+            // The item may not have fitted into memory. The model then treats it as evicted.
+            let last = history.last().and_then(|past| past.all().next());
+            hidden.extend(last.filter(|item| evicts && item.shown(latest).is_some()).cloned());
+        }
+        if states.any(|past| past.item.is_some() && past.live(latest).is_none()) {
             self.expired.insert(key.to_vec());
         }
-        let evicts = evicts && lost != Lost::Yes;
-        let evicted = last.filter(|item| evicts && found.is_none() && item.shown(now).is_some());
         if found.is_none() && lost != Lost::No {
             // The key's cas ids were lost with the device.
             self.greatest_cas.remove(key);
         }
-        *history = vec![State { item: state, evicted, ..State::gone(None) }];
+        *history = vec![State { item: state, hidden, ..State::gone(None) }];
         Ok(())
     }
 

@@ -12,6 +12,17 @@ use std::time::Duration;
 /// Offset in bytes at which the segments and their metas begin on a device.
 const GROUPS: u64 = 131_072;
 
+/// How the store was stopped before a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The engine was closed. The machine may have been rebooted.
+    Clean,
+    /// The process was killed.
+    Kill,
+    /// The machine lost power.
+    PowerLoss,
+}
+
 impl DurableWorld {
     pub(super) fn plan_fault(&mut self) {
         let operation = match self.random.below(4) {
@@ -142,7 +153,7 @@ impl DurableWorld {
     pub(super) fn crash(&mut self) -> Check {
         self.note_power_loss();
         let machine = self.crashed();
-        self.restart(machine, false)
+        self.restart(machine, Stop::PowerLoss)
     }
 
     /// Restarts after the process was killed. Everything that the process has written is still
@@ -156,7 +167,7 @@ impl DurableWorld {
             self.model.forget_written();
         }
         self.keeps_written = true;
-        self.restart(self.machine.image(), false)
+        self.restart(self.machine.image(), Stop::Kill)
     }
 
     pub(super) fn clean_stop(&mut self) -> Check {
@@ -169,13 +180,14 @@ impl DurableWorld {
             self.model.all_durable();
         }
         let machine = self.crashed();
-        self.restart(machine, closed)
+        self.restart(machine, if closed { Stop::Clean } else { Stop::PowerLoss })
     }
 
-    fn restart(&mut self, mut machine: Machine, clean: bool) -> Check {
+    fn restart(&mut self, mut machine: Machine, stop: Stop) -> Check {
         self.settle();
         self.abandon_held_commit();
         self.restarts += 1;
+        let reboots = self.show_clocks(stop);
         let mut same = !self.several || self.change_hardware(&mut machine)?;
         same &= !machine.tiers || self.change_tiers(&mut machine)?;
         if std::mem::take(&mut self.keeps_written) {
@@ -188,9 +200,11 @@ impl DurableWorld {
             self.options.memory = (least + self.random.below(12)) << 20;
         }
         self.open(machine)?;
+        self.check_opened_at(reboots)?;
+        self.open_sessions();
         let recovered = self.engine.recovered().cloned().unwrap_or_default();
-        if clean && same && !recovered.clean && !self.anomaly.is_armed() {
-            return Err(format!("clean should be {clean}: {recovered:?}"));
+        if stop == Stop::Clean && same && !recovered.clean && !self.anomaly.is_armed() {
+            return Err(format!("the stop was clean: {recovered:?}"));
         }
         if recovered.damaged_records > 0 || recovered.damaged_segments > 0 {
             return Err(format!("damage without a fault: {recovered:?}"));
@@ -215,7 +229,6 @@ impl DurableWorld {
             store.devices = self.machine.given();
             store.forget.clear();
         }
-        self.open_sessions();
         Ok(())
     }
 
@@ -237,6 +250,7 @@ impl DurableWorld {
         self.sessions.clear();
         self.cleaner = ManualCleaner::default();
         self.open(machine)?;
+        self.open_sessions();
         self.model.keys().iter().try_for_each(|key| self.check_damaged(key))
     }
 

@@ -26,6 +26,8 @@ pub struct WorldCounts {
     pub kept: u64,
     /// Sets that did not read the record that they superseded.
     pub unread: u64,
+    /// Reboots that set the time of the store back.
+    pub set_back: u64,
 }
 
 impl AddAssign for WorldCounts {
@@ -36,6 +38,7 @@ impl AddAssign for WorldCounts {
         self.early += other.early;
         self.kept += other.kept;
         self.unread += other.unread;
+        self.set_back += other.set_back;
     }
 }
 

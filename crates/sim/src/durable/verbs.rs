@@ -361,7 +361,7 @@ impl DurableWorld {
             Some((Deleted::NotFound, commit)) if !before || self.evicts() => {
                 let waits = commit.is_some() || self.is_sync();
                 let commit = if waits { commit } else { Some(self.open_commit(key)?) };
-                self.model.reported_missing(key, commit);
+                self.model.reported_missing(key, self.now, commit);
                 Ok(())
             }
             None => self.not_refused("a delete", key),
@@ -450,9 +450,9 @@ impl DurableWorld {
         if commit.is_some() {
             return Err(format!("{} is not durable after a restart", short(key)));
         }
-        let (now, evicts) = (self.now, self.evicts());
+        let (times, evicts) = ((self.now, self.clocks.latest), self.evicts());
         let lost = self.lost.get(key).copied().unwrap_or(Lost::No);
-        let settled = self.model.restarted(key, found, now, evicts, lost);
+        let settled = self.model.restarted(key, found, times, evicts, lost);
         settled.map_err(|what| format!("{}: {what}", short(key)))
     }
 
