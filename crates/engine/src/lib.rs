@@ -100,6 +100,7 @@ pub use larder_log::format::{
 };
 #[cfg(feature = "breakable")]
 pub use larder_log::rule;
+pub use larder_log::sync::locks_taken;
 pub use large::LargeValue;
 pub use options::{Options, WhenFull};
 pub use outcome::{CommitPoint, CommitState, Outcome, Refusal};

@@ -11,6 +11,7 @@ mod shadow;
 pub use loom::sync::{Mutex, MutexGuard, atomic};
 #[cfg(loom)]
 pub use shadow::{discarded, reads, writes};
+use std::cell::Cell;
 use std::sync::PoisonError;
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
@@ -59,7 +60,24 @@ pub fn writes(_at: *const u8) {}
 #[inline(always)]
 pub fn discarded(_at: *const u8, _bytes: usize) {}
 
+thread_local! {
+    static LOCKS: Cell<u64> = const { Cell::new(0) };
+}
+
 /// Locks a mutex, whether or not a thread that held it has panicked.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    count_lock();
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts a mutex or spin lock that the calling thread takes.
+#[inline]
+pub fn count_lock() {
+    LOCKS.set(LOCKS.get() + 1);
+}
+
+/// Returns the number of mutexes and spin locks that the calling thread has taken. A benchmark uses
+/// it to show that no background work takes more locks in a larger store.
+pub fn locks_taken() -> u64 {
+    LOCKS.get()
 }

@@ -33,6 +33,7 @@ use crate::WhenFull;
 use crate::durability::Durable;
 use crate::key::Key;
 use crate::lane::Lane;
+use crate::lock::lock;
 use crate::stats::bump;
 pub(crate) use state::{Cleaner, READY_FRAMES, Step};
 
@@ -43,7 +44,7 @@ use state::{
 };
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 use walk::{at, expired, frequency_after, keeps};
@@ -102,7 +103,7 @@ impl Lane {
 impl Cleaner {
     /// Runs one turn. Returns the time until the next turn; `None` to wait for a request.
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
-        let _turn = lane.cleaning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&lane.cleaning);
         let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.recycle(lane) {
             lane.log.prepare_frame();

@@ -8,13 +8,13 @@ use crate::index::slot::Slot;
 use crate::key::Key;
 use crate::lane::Lane;
 use crate::limit::expiry::is_unused;
+use crate::lock::lock;
 use crate::stats::bump;
 use crate::{NANOS, UnixSeconds};
 use larder_log::record::{HEADER, Kind};
 use larder_log::{Address, Appended, Claim, Layout, Record, SegmentNumber, Stream, Tier};
 use std::fmt;
 use std::io;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// Number of reads that promote an item from probation to the survivors. With a store each move is
@@ -226,7 +226,7 @@ impl Cleaner {
                         before_is_item: true,
                         is_tombstone: false,
                     };
-                    changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+                    lock(changes).push(change);
                 }
                 guard.replace(place, Slot::new(key.tag(), frequency, copied), 0);
                 lane.kill(address.segment(), record.size());

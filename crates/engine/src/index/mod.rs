@@ -25,13 +25,13 @@ use bucket::{Bucket, Candidates, StripeVersion};
 pub(crate) use guard::{Guard, Judgement, NoSlot, SlotPlace};
 use larder_log::recover::index_image::unusable;
 use larder_log::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use larder_log::sync::{Mutex, MutexGuard};
+use larder_log::sync::{Mutex, MutexGuard, count_lock, lock};
 use larder_log::{Address, Budget, Epochs, prefetch};
 use slot::Slot;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use table::{Pages, Table, Tidy};
 
 /// Bytes of the engine's memory per stripe. With more bytes, tables would be larger, and it would
@@ -367,7 +367,7 @@ impl Index {
     }
 
     fn lock_retired(&self) -> MutexGuard<'_, VecDeque<(u64, Table)>> {
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.retired)
     }
 
     /// Frees all retired tables whose epoch has passed.
@@ -550,6 +550,7 @@ impl Index {
 impl Stripe {
     #[inline]
     fn acquire(&self) {
+        count_lock();
         let mut turn = 0;
         while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             larder_log::sync::spin(&mut turn);

@@ -13,7 +13,7 @@ use larder_log::{Budget, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Buckets per page. Loom models use few buckets, because loom keeps a history of each slot.
 pub(crate) const BUCKETS_PER_PAGE: usize = if cfg!(loom) { 2 } else { PAGE / size_of::<Bucket>() };
@@ -276,7 +276,7 @@ impl Pages {
     }
 
     fn lock(&self) -> MutexGuard<'_, PagesState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 
     /// Allocates an empty table. If `strict` is set, the budget must have room for it. Returns

@@ -14,6 +14,7 @@ use crate::lane::Lane;
 use crate::large::LargeValue;
 use crate::limit::expiry::{is_unused, shown_expiry};
 use crate::limit::{Limiter, Nanos};
+use crate::lock::lock;
 use crate::reads::Fetched;
 use crate::stats::{Counters, bump};
 use crate::verbs::version::{Existing, NotWritten};
@@ -29,7 +30,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// One thread's access to a lane: `Send`, but not `Sync`.
@@ -573,7 +574,7 @@ impl LaneSession {
             let before = existing.map_or(Slot::EMPTY, |old| old.place.slot());
             let before_size = existing.map_or(0, |old| old.record.size() as u32);
             let before_is_item = existing.is_some_and(|old| old.record.kind().is_item());
-            let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changes = lock(changes);
             let is_tombstone = kind == Kind::Tombstone;
             changes.push(Change { address, before, before_size, before_is_item, is_tombstone });
         }
@@ -595,7 +596,7 @@ impl LaneSession {
         self.appended.set(true);
         if let Some(changes) = &self.changes {
             let before = before.with_older(true);
-            let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changes = lock(changes);
             changes.push(Change {
                 address,
                 before,

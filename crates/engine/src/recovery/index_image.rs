@@ -7,11 +7,11 @@
 
 use crate::error::StoreError;
 use crate::lane::Lane;
+use crate::lock::lock;
 use crate::recovery::{Recovered, Recovery};
 use larder_log::SegmentNumber;
 use larder_log::recover::index_image::unusable;
 use std::io::{self, Read, Write};
-use std::sync::PoisonError;
 
 /// 1/`FRAMES_LEFT` of the frames are left to writers while segments are read back into memory.
 const FRAMES_LEFT: usize = 16;
@@ -80,7 +80,7 @@ impl Lane {
     /// Reads back one of the segments that were in memory before the stop. Returns false if none is
     /// left or memory has no room for more.
     pub(crate) fn warm_one(&self) -> bool {
-        let mut cold = self.cold.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cold = lock(&self.cold);
         let frames = self.budget.limit() as usize / self.log.segment_size();
         if self.log.available_frames() <= frames / FRAMES_LEFT + crate::cleaner::READY_FRAMES {
             cold.clear();

@@ -10,8 +10,8 @@
 
 use crate::rule::Rule;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::{Mutex, MutexGuard};
-use std::sync::{Arc, PoisonError};
+use crate::sync::{Mutex, MutexGuard, lock};
+use std::sync::Arc;
 
 const ASLEEP: u64 = u64::MAX;
 
@@ -99,7 +99,7 @@ impl Epochs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<ParticipantState>>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.seen)
     }
 }
 

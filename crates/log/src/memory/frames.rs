@@ -2,10 +2,9 @@
 //! moment it is first taken until it is returned to the operating system.
 
 use crate::memory::mapping::HUGE_PAGE;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::{Budget, Region};
 use std::io;
-use std::sync::PoisonError;
 
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -39,7 +38,7 @@ impl Frames {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pool)
     }
 
     /// Returns the largest number of frames there may ever be.

@@ -29,7 +29,7 @@ use crate::sync::{self, Mutex, MutexGuard};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::ptr;
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, TryLockError};
 
 /// The queue of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,7 +261,7 @@ impl Copies {
     }
 
     fn lock(&self) -> MutexGuard<'_, CopyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        sync::lock(&self.state)
     }
 
     /// # Safety

@@ -1,6 +1,6 @@
 //! `larder bench growth`: how the cost of background work, look-ups and statistics depends on the
-//! number of segments in a store. Besides times, it counts the segments that the engine looks at
-//! and the bytes that it reads. The engine runs without threads. Its device forgets cold segments,
+//! number of segments in a store. Besides times, it counts the segments that the engine looks at,
+//! the bytes that it reads and the locks that it takes. The engine runs without threads. Its device forgets cold segments,
 //! and reading one fails. At the end the engine stops as if its process had been killed, and a
 //! start on the same device is measured.
 
@@ -14,7 +14,7 @@ use clap::Args;
 use larder_disk::Device;
 use larder_engine::{
     Delete, Durability, Engine, Expiry, MachineTime, ManualCleaner, MonotonicClock, Options,
-    Outcome, Session, Stats, Store, StoreDevice, StoreOptions, UnixSeconds,
+    Outcome, Session, Stats, Store, StoreDevice, StoreOptions, UnixSeconds, locks_taken,
 };
 use serde::Serialize;
 
@@ -91,6 +91,10 @@ struct GrowthRow {
     freed_segments: u64,
     looked_at_per_turn: f64,
     looked_at_per_freed: f64,
+    locks_per_turn: f64,
+    looked_at_per_commit: f64,
+    read_per_commit: f64,
+    locks_per_commit: f64,
     most_looked_at_in_turn: u64,
     /// Processor time per request. All fields in microseconds (`us`) are processor times, so they
     /// do not include the time of other programs.
@@ -105,8 +109,11 @@ struct GrowthRow {
     map_bytes_per_freed_byte: f64,
     looked_at_per_scrape: f64,
     us_per_scrape: f64,
+    locks_per_scrape: f64,
     reads_per_look_up: f64,
     bytes_per_look_up: f64,
+    /// Includes the locks of the turn that reads the record.
+    locks_per_look_up: f64,
     /// Number of reads since the fill that failed because the page was forgotten. They happen if a
     /// requested key has the same tag in the index as a cold item.
     forgotten_reads: u64,
@@ -151,13 +158,13 @@ impl GrowthArguments {
         world.turn = Turns::default();
         world.serve(self.requests, self.cold_deletes, cold)?;
         let (served, after) = (cpu_since(began), world.counts());
-        let longest = world.turn;
+        let turn = world.turn;
         let turns = after.turns - before.turns;
         let looked_at = after.looked_at - before.looked_at;
         let freed_bytes = after.stats.freed_bytes - before.stats.freed_bytes;
         let freed = freed_bytes / SEGMENT;
-        let [scraped_at, scrape_us] = world.scrape();
-        let [reads, bytes] = world.look_up(cold)?;
+        let [scraped_at, scrape_us, scrape_locks] = world.scrape();
+        let [reads, bytes, look_up_locks] = world.look_up(cold)?;
         let forgotten = world.device.calls().forgotten - forgotten;
         let start = world.start_again(segments)?;
 
@@ -173,9 +180,13 @@ impl GrowthArguments {
             looked_at_per_turn: by(looked_at, turns),
             looked_at_per_freed: by(looked_at, freed),
             us_per_request: served.as_secs_f64() * 1e6 / self.requests as f64,
-            most_looked_at_in_turn: longest.most_looked_at,
-            longest_turn_us: longest.longest.as_secs_f64() * 1e6,
-            longest_joining_turn_us: longest.longest_joining.as_secs_f64() * 1e6,
+            locks_per_turn: by(turn.locks, turns),
+            looked_at_per_commit: by(turn.commits.looked_at, turns),
+            read_per_commit: by(turn.commits.read, turns),
+            locks_per_commit: by(turn.commits.locks, turns),
+            most_looked_at_in_turn: turn.most_looked_at,
+            longest_turn_us: turn.longest.as_secs_f64() * 1e6,
+            longest_joining_turn_us: turn.longest_joining.as_secs_f64() * 1e6,
             read_per_freed_segment: by(after.calls.bytes_read - before.calls.bytes_read, freed),
             written_per_freed_segment: by(
                 after.calls.bytes_written - before.calls.bytes_written,
@@ -187,8 +198,10 @@ impl GrowthArguments {
             ),
             looked_at_per_scrape: scraped_at,
             us_per_scrape: scrape_us,
+            locks_per_scrape: scrape_locks,
             reads_per_look_up: reads,
             bytes_per_look_up: bytes,
+            locks_per_look_up: look_up_locks,
             forgotten_reads: forgotten,
             start,
         })
@@ -209,12 +222,25 @@ struct Counts {
     stats: Stats,
 }
 
-/// The largest values of single turns. `measure` resets them after the warm-up.
+/// Sums over the turns, and the largest values of single turns. `measure` resets them after the
+/// warm-up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
+    locks: u64,
+    /// The work of the commits, one per turn.
+    commits: CommitWork,
     most_looked_at: u64,
     longest: Duration,
     longest_joining: Duration,
+}
+
+/// The work of commits.
+#[derive(Clone, Copy, Debug, Default)]
+struct CommitWork {
+    looked_at: u64,
+    /// Bytes.
+    read: u64,
+    locks: u64,
 }
 
 /// An engine without threads on a forgetful device.
@@ -297,16 +323,23 @@ impl World {
     /// Does once what a server's threads do repeatedly: commits, runs a turn of the cleaner, and
     /// serves reads.
     fn turn(&mut self) {
-        let (began, looked_at) = (thread_cpu(), self.engine.segments_looked_at());
+        let (began, locks) = (thread_cpu(), locks_taken());
+        let (looked_at, read) = (self.engine.segments_looked_at(), self.device.calls().bytes_read);
         let joined = self.engine.joined_pages();
         self.session.tick(self.now);
+        let before_commit = locks_taken();
         self.engine.commit();
+        let commits = &mut self.turn.commits;
+        commits.locks += locks_taken() - before_commit;
+        commits.looked_at += self.engine.segments_looked_at() - looked_at;
+        commits.read += self.device.calls().bytes_read - read;
         self.engine.clean(&mut self.cleaner);
         self.engine.serve_reads();
         self.session.tick(self.now);
         self.turns += 1;
         let took = cpu_since(began);
         let turn = &mut self.turn;
+        turn.locks += locks_taken() - locks;
         let longest = match self.engine.joined_pages() > joined {
             true => &mut turn.longest_joining,
             false => &mut turn.longest,
@@ -392,36 +425,36 @@ impl World {
     }
 
     /// Measures the cost of [`Engine::stats`]. Returns the number of segments that the engine looks
-    /// at, and the processor time in µs, each per call.
-    fn scrape(&mut self) -> [f64; 2] {
+    /// at, the processor time in µs, and the number of locks, each per call.
+    fn scrape(&mut self) -> [f64; 3] {
         self.turn();
-        let (before, began) = (self.engine.segments_looked_at(), thread_cpu());
+        let (before, locks) = (self.engine.segments_looked_at(), locks_taken());
+        let began = thread_cpu();
         for _ in 0..SCRAPES {
             std::hint::black_box(self.engine.stats());
         }
         let took = cpu_since(began).as_secs_f64() * 1e6;
         let looked_at = self.engine.segments_looked_at() - before;
-        [looked_at as f64 / SCRAPES as f64, took / SCRAPES as f64]
+        let locks = locks_taken() - locks;
+        [looked_at as f64, took, locks as f64].map(|work| work / SCRAPES as f64)
     }
 
-    /// Measures gets of cold items. Returns the device reads and the bytes read, each per get.
-    fn look_up(&mut self, cold: u64) -> Result<[f64; 2]> {
+    /// Measures gets of cold items. Returns the device reads, the bytes read and the locks, each per
+    /// get.
+    fn look_up(&mut self, cold: u64) -> Result<[f64; 3]> {
         let items = kept_items(cold) / READ_SHARE;
-        let before = self.device.calls();
+        let (before, locks) = (self.device.calls(), locks_taken());
         let mut found = 0;
         for _ in 0..LOOK_UPS {
             let item = self.below(items);
             found += u64::from(self.is_there(&format!("cold{item}"))?);
         }
-        let after = self.device.calls();
+        let (after, locks) = (self.device.calls(), locks_taken() - locks);
         if found < LOOK_UPS {
             return Err(Error::Void(format!("{found} of {LOOK_UPS} cold items were found")));
         }
-        let per_look_up = |calls: u64| calls as f64 / LOOK_UPS as f64;
-        Ok([
-            per_look_up(after.reads - before.reads),
-            per_look_up(after.bytes_read - before.bytes_read),
-        ])
+        let work = [after.reads - before.reads, after.bytes_read - before.bytes_read, locks];
+        Ok(work.map(|work| work as f64 / LOOK_UPS as f64))
     }
 }
 
@@ -455,15 +488,21 @@ impl World {
 
 fn table(rows: &[GrowthRow]) -> Table {
     type Column = (&'static str, fn(&GrowthRow) -> f64);
-    const FIGURES: [Column; 16] = [
+    const FIGURES: [Column; 22] = [
         ("segments looked at per turn", |row| row.looked_at_per_turn),
+        ("locks taken per turn", |row| row.locks_per_turn),
+        ("segments looked at per commit", |row| row.looked_at_per_commit),
+        ("bytes read per commit", |row| row.read_per_commit),
+        ("locks taken per commit", |row| row.locks_per_commit),
         ("segments looked at per freed one", |row| row.looked_at_per_freed),
         ("bytes read per freed segment", |row| row.read_per_freed_segment),
         ("bytes written per freed segment", |row| row.written_per_freed_segment),
         ("bytes of dead maps per byte freed", |row| row.map_bytes_per_freed_byte),
         ("segments looked at per scrape", |row| row.looked_at_per_scrape),
+        ("locks taken per scrape", |row| row.locks_per_scrape),
         ("reads per look-up of a cold item", |row| row.reads_per_look_up),
         ("bytes read per such look-up", |row| row.bytes_per_look_up),
+        ("locks taken per such look-up, its turn included", |row| row.locks_per_look_up),
         ("µs per request, background work included", |row| row.us_per_request),
         ("most segments looked at in a turn", |row| row.most_looked_at_in_turn as f64),
         ("µs of the longest turn without a huge page", |row| row.longest_turn_us),
