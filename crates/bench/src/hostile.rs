@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The behaviour of a crowd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CrowdKind {
     /// Announces values of 1 MB and sends none of them.
     Announce,
     /// Sends half of a 1 MB set.
@@ -52,19 +52,19 @@ pub enum Kind {
     Dumps,
 }
 
-impl Kind {
+impl CrowdKind {
     /// All crowds.
-    pub const ALL: [Kind; 10] = [
-        Kind::Deaf,
-        Kind::Trickle,
-        Kind::Announce,
-        Kind::HalfSets,
-        Kind::HalfLines,
-        Kind::LargeValues,
-        Kind::Fill,
-        Kind::Flush,
-        Kind::Stats,
-        Kind::Dumps,
+    pub const ALL: [CrowdKind; 10] = [
+        CrowdKind::Deaf,
+        CrowdKind::Trickle,
+        CrowdKind::Announce,
+        CrowdKind::HalfSets,
+        CrowdKind::HalfLines,
+        CrowdKind::LargeValues,
+        CrowdKind::Fill,
+        CrowdKind::Flush,
+        CrowdKind::Stats,
+        CrowdKind::Dumps,
     ];
 
     /// Returns the name in tables and options.
@@ -75,16 +75,20 @@ impl Kind {
     /// Returns the name, the number of connections, and what each of them does.
     fn conduct(self) -> (&'static str, usize, Act) {
         match self {
-            Kind::Announce => ("announce", 100, Act::Begin(|n| set_header("announce", n, LARGE))),
-            Kind::HalfSets => ("half-sets", 200, Act::Provoke(half_set)),
-            Kind::HalfLines => ("half-lines", 1000, Act::Begin(half_line)),
-            Kind::Deaf => ("deaf", 100, Act::Begin(|_| gets(40))),
-            Kind::Trickle => ("trickle", 50, Act::Provoke(trickle)),
-            Kind::LargeValues => ("large-values", 16, Act::Behave(large_values)),
-            Kind::Fill => ("fill", 4, Act::Behave(fill)),
-            Kind::Flush => ("flush", 2, Act::Behave(flush)),
-            Kind::Stats => ("stats", 4, Act::Behave(stats)),
-            Kind::Dumps => ("dumps", 12, Act::Begin(|_| "lru_crawler metadump all\r\n".into())),
+            CrowdKind::Announce => {
+                ("announce", 100, Act::Begin(|n| set_header("announce", n, LARGE)))
+            }
+            CrowdKind::HalfSets => ("half-sets", 200, Act::Provoke(half_set)),
+            CrowdKind::HalfLines => ("half-lines", 1000, Act::Begin(half_line)),
+            CrowdKind::Deaf => ("deaf", 100, Act::Begin(|_| gets(40))),
+            CrowdKind::Trickle => ("trickle", 50, Act::Provoke(trickle)),
+            CrowdKind::LargeValues => ("large-values", 16, Act::Behave(large_values)),
+            CrowdKind::Fill => ("fill", 4, Act::Behave(fill)),
+            CrowdKind::Flush => ("flush", 2, Act::Behave(flush)),
+            CrowdKind::Stats => ("stats", 4, Act::Behave(stats)),
+            CrowdKind::Dumps => {
+                ("dumps", 12, Act::Begin(|_| "lru_crawler metadump all\r\n".into()))
+            }
         }
     }
 }
@@ -95,13 +99,13 @@ enum Act {
     /// keeps the connection open. The server may close the connection at any time.
     Begin(fn(usize) -> String),
     /// Calls the function, which runs until the crowd ends. The server may close the connection.
-    Provoke(Run),
+    Provoke(RunClient),
     /// Calls the function, which runs until the crowd ends. The server must not close the
     /// connection.
-    Behave(Run),
+    Behave(RunClient),
 }
 
-type Run = fn(&Stream, usize, &AtomicBool, &CrowdCounts) -> io::Result<()>;
+type RunClient = fn(&Stream, usize, &AtomicBool, &CrowdCounts) -> io::Result<()>;
 
 /// Counts that the clients of a crowd share.
 #[derive(Debug, Default)]
@@ -115,7 +119,7 @@ struct CrowdCounts {
 
 /// What the clients of a crowd counted, from its start to its end.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct CrowdOutcome {
     /// Answers that the crowd's clients have read completely.
     pub answers: u64,
     /// Connections of behaving clients that ended before the crowd did. A client behaves if it
@@ -142,13 +146,13 @@ impl Crowd {
     ///
     /// # Errors
     /// Returns an error if a connection was refused.
-    pub fn start(kind: Kind, server: &Address) -> Result<Crowd> {
+    pub fn start(kind: CrowdKind, server: &Address) -> Result<Crowd> {
         crate::machine::allow_many_files();
         if matches!(server, Address::Unix(_)) {
             return Err(Error::usage("crowds come over TCP"));
         }
         let failed = |e| Error::io(format!("cannot begin with {}", kind.name()), e);
-        if matches!(kind, Kind::Deaf | Kind::Trickle) {
+        if matches!(kind, CrowdKind::Deaf | CrowdKind::Trickle) {
             store_large(server).map_err(failed)?;
         }
         let mut crowd = Crowd::default();
@@ -182,10 +186,10 @@ impl Crowd {
     }
 
     /// Ends the crowd.
-    pub fn end(mut self) -> Outcome {
+    pub fn end(mut self) -> CrowdOutcome {
         self.leave();
         let CrowdCounts { answers, cut, refused, why } = &*self.counts;
-        Outcome {
+        CrowdOutcome {
             answers: answers.load(Relaxed),
             cut: cut.load(Relaxed),
             refused: refused.load(Relaxed),

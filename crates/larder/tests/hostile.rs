@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use harness::{Process, assert_within_budget, serve};
-use larder_bench::hostile::{Crowd, Kind};
+use larder_bench::hostile::{Crowd, CrowdKind};
 use larder_bench::{Lengths, Load, Mix, Pacing, Shape, Summary};
 use larder_client::{Address, Client};
 
@@ -76,10 +76,10 @@ impl Company {
 /// Lets only one test run at a time, because each crowd needs all processors.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn beside(kinds: &[Kind]) {
+fn beside(kinds: &[CrowdKind]) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let company = Company::new();
-    let crowds: Vec<(Kind, Crowd)> = kinds
+    let crowds: Vec<(CrowdKind, Crowd)> = kinds
         .iter()
         .map(|&kind| (kind, Crowd::start(kind, &company.address).expect("it connects")))
         .collect();
@@ -91,7 +91,7 @@ fn beside(kinds: &[Kind]) {
         assert_eq!(outcome.cut, 0, "{kind:?}: {outcome:?}, {:?}", company.closed());
         // Incomplete sets occupy the memory for arriving values, so large values beside them may be
         // refused.
-        if !(kind == Kind::LargeValues && kinds.contains(&Kind::HalfSets)) {
+        if !(kind == CrowdKind::LargeValues && kinds.contains(&CrowdKind::HalfSets)) {
             assert_eq!(outcome.refused, 0, "{kind:?}: {outcome:?}");
         }
     }
@@ -99,35 +99,35 @@ fn beside(kinds: &[Kind]) {
 
 #[test]
 fn announced_values_take_no_memory_from_others() {
-    beside(&[Kind::Announce]);
-    beside(&[Kind::HalfSets]);
+    beside(&[CrowdKind::Announce]);
+    beside(&[CrowdKind::HalfSets]);
 }
 
 #[test]
 fn polite_clients_are_not_closed_for_the_memory_of_others() {
-    beside(&[Kind::HalfLines]);
-    beside(&[Kind::Deaf]);
-    beside(&[Kind::Trickle]);
+    beside(&[CrowdKind::HalfLines]);
+    beside(&[CrowdKind::Deaf]);
+    beside(&[CrowdKind::Trickle]);
 }
 
 #[test]
 fn clients_that_read_receive_whole_values() {
-    beside(&[Kind::LargeValues]);
+    beside(&[CrowdKind::LargeValues]);
 }
 
 #[test]
 fn a_full_cache_refuses_no_sets() {
-    beside(&[Kind::Fill]);
+    beside(&[CrowdKind::Fill]);
 }
 
 #[test]
 fn expensive_commands_are_bounded() {
-    beside(&[Kind::Flush]);
-    beside(&[Kind::Stats]);
-    beside(&[Kind::Dumps]);
+    beside(&[CrowdKind::Flush]);
+    beside(&[CrowdKind::Stats]);
+    beside(&[CrowdKind::Dumps]);
 }
 
 #[test]
 fn polite_clients_are_served_beside_all_crowds_together() {
-    beside(&Kind::ALL);
+    beside(&CrowdKind::ALL);
 }

@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::load::store_all;
 use super::output::{JsonFile, Table};
 use crate::generator::{Load, Pacing};
-use crate::hostile::{Crowd, Kind, Outcome};
+use crate::hostile::{Crowd, CrowdKind, CrowdOutcome};
 use crate::launch::{Allowance, Program};
 use crate::machine::{pin_thread, take_lowest_priority};
 use crate::process::Probe;
@@ -87,7 +87,7 @@ pub struct HostileArguments {
 const ALL_CROWDS: &str = "all";
 
 fn crowd_names() -> Vec<&'static str> {
-    Kind::ALL.map(Kind::name).into_iter().chain([ALL_CROWDS]).collect()
+    CrowdKind::ALL.map(CrowdKind::name).into_iter().chain([ALL_CROWDS]).collect()
 }
 
 /// The figures of the polite clients beside one crowd, beside all crowds together, or without a
@@ -103,13 +103,13 @@ struct HostileRow {
     errors: u64,
     /// The reason why the polite clients' run was void.
     void: Option<String>,
-    /// The sum of [`Outcome::answers`] over these crowds.
+    /// The sum of [`CrowdOutcome::answers`] over these crowds.
     crowd_answers: u64,
-    /// The sum of [`Outcome::cut`] over these crowds.
+    /// The sum of [`CrowdOutcome::cut`] over these crowds.
     crowd_cut: u64,
-    /// The sum of [`Outcome::refused`] over these crowds.
+    /// The sum of [`CrowdOutcome::refused`] over these crowds.
     crowd_refused: u64,
-    /// The first [`Outcome::why`] that a crowd has.
+    /// The first [`CrowdOutcome::why`] that a crowd has.
     crowd_why: Option<String>,
     resident_mib: u64,
 }
@@ -149,9 +149,9 @@ impl HostileArguments {
         for peer in &self.peer {
             programs.push(Program::peer(peer)?);
         }
-        let mut companies: Vec<(String, Vec<Kind>)> = vec![("nobody".into(), Vec::new())];
-        companies.extend(Kind::ALL.map(|kind| (kind.name().into(), vec![kind])));
-        companies.push((ALL_CROWDS.into(), Kind::ALL.to_vec()));
+        let mut companies: Vec<(String, Vec<CrowdKind>)> = vec![("nobody".into(), Vec::new())];
+        companies.extend(CrowdKind::ALL.map(|kind| (kind.name().into(), vec![kind])));
+        companies.push((ALL_CROWDS.into(), CrowdKind::ALL.to_vec()));
         let chosen = |name: &str| name == "nobody" || self.crowd.iter().any(|crowd| crowd == name);
         companies.retain(|(name, _)| self.crowd.is_empty() || chosen(name));
         let mut rounds: Vec<Vec<HostileRow>> = Vec::new();
@@ -192,7 +192,7 @@ impl HostileArguments {
     /// Starts crowds whose threads have the lowest priority. A separate thread lowers its own
     /// priority and starts the crowds. The calling thread keeps its priority, because the kernel
     /// might not let it raise the priority again.
-    fn start_crowds(&self, kinds: &[Kind], server: &Address) -> Result<Vec<Crowd>> {
+    fn start_crowds(&self, kinds: &[CrowdKind], server: &Address) -> Result<Vec<Crowd>> {
         let start = || {
             take_lowest_priority()?;
             self.load_cpu.map_or(Ok(()), pin_thread)?;
@@ -202,7 +202,7 @@ impl HostileArguments {
             .unwrap_or_else(|_| Err(Error::server("the thread that starts the crowds panicked")))
     }
 
-    fn beside(&self, program: &Program, name: &str, kinds: &[Kind]) -> Result<HostileRow> {
+    fn beside(&self, program: &Program, name: &str, kinds: &[CrowdKind]) -> Result<HostileRow> {
         let (memory, threads, cpu) = (self.memory, self.server_threads, self.server_cpu);
         let allowance = Allowance { memory, threads, cpu };
         let running = program.start(allowance)?;
@@ -231,11 +231,13 @@ impl HostileArguments {
         let crowds = self.start_crowds(kinds, &running.address)?;
         let (summary, resident) = measure(&load, shape, &running.probe());
         let outcome =
-            crowds.into_iter().map(Crowd::end).fold(Outcome::default(), |sum, crowd| Outcome {
-                answers: sum.answers + crowd.answers,
-                cut: sum.cut + crowd.cut,
-                refused: sum.refused + crowd.refused,
-                why: sum.why.or(crowd.why),
+            crowds.into_iter().map(Crowd::end).fold(CrowdOutcome::default(), |sum, crowd| {
+                CrowdOutcome {
+                    answers: sum.answers + crowd.answers,
+                    cut: sum.cut + crowd.cut,
+                    refused: sum.refused + crowd.refused,
+                    why: sum.why.or(crowd.why),
+                }
             });
         let (latency, errors, void) = match summary {
             Ok(summary) => (summary.latency, summary.errors, None),

@@ -62,11 +62,11 @@ impl fmt::Display for Distribution {
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
     keys: u64,
-    kind: Kind,
+    kind: SamplerKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum SamplerKind {
     Uniform,
     Gaussian { sigma: f64 },
     Zipf { zipf: Zipf, stride: u64 },
@@ -77,10 +77,10 @@ impl Sampler {
     pub(crate) fn new(distribution: Distribution, keys: u64) -> Sampler {
         assert!(keys > 0, "a key space without keys");
         let kind = match distribution {
-            Distribution::Uniform => Kind::Uniform,
-            Distribution::Gaussian(sigma) => Kind::Gaussian { sigma: sigma * keys as f64 },
+            Distribution::Uniform => SamplerKind::Uniform,
+            Distribution::Gaussian(sigma) => SamplerKind::Gaussian { sigma: sigma * keys as f64 },
             Distribution::Zipf(theta) => {
-                Kind::Zipf { zipf: Zipf::new(keys, theta), stride: coprime_stride(keys) }
+                SamplerKind::Zipf { zipf: Zipf::new(keys, theta), stride: coprime_stride(keys) }
             }
         };
         Sampler { keys, kind }
@@ -89,14 +89,14 @@ impl Sampler {
     #[inline]
     pub(crate) fn sample(&self, random: &mut Random) -> u64 {
         match &self.kind {
-            Kind::Uniform => random.below(self.keys),
-            Kind::Gaussian { sigma } => loop {
+            SamplerKind::Uniform => random.below(self.keys),
+            SamplerKind::Gaussian { sigma } => loop {
                 let value = self.keys as f64 / 2.0 + sigma * normal(random);
                 if value >= 0.0 && value < self.keys as f64 {
                     return value as u64;
                 }
             },
-            Kind::Zipf { zipf, stride } => {
+            SamplerKind::Zipf { zipf, stride } => {
                 // Spreads popular keys over the key space. Before a load, the generator stores the
                 // keys in the order of their numbers. So popular keys with adjacent numbers would
                 // be stored together.

@@ -18,7 +18,7 @@ const SUMMARY: usize = 128 + 2 * 24;
 
 /// The kinds of pages in a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum PageKind {
     /// The superblock and the other structures before the first meta.
     Store,
     Meta,
@@ -29,32 +29,32 @@ pub(super) enum Part {
     End,
 }
 
-impl Part {
+impl PageKind {
     const ALL: usize = 5;
 
     /// Returns the kind of page at an offset of a store. `segment` is the segment size in bytes.
     /// Each copy of a meta occupies one page.
-    fn at(offset: u64, segment: u64) -> Part {
+    fn at(offset: u64, segment: u64) -> PageKind {
         const GROUPS: u64 = 128 << 10;
         const GROUP: u64 = 16;
         let metas = 2 * GROUP * PAGE;
-        let Some(behind) = offset.checked_sub(GROUPS) else { return Part::Store };
+        let Some(behind) = offset.checked_sub(GROUPS) else { return PageKind::Store };
         let within = behind % (metas + GROUP * segment);
-        let Some(of_segments) = within.checked_sub(metas) else { return Part::Meta };
+        let Some(of_segments) = within.checked_sub(metas) else { return PageKind::Meta };
         match of_segments % segment {
-            begun if begun < PAGE => Part::Beginning,
-            begun if begun >= segment - PAGE => Part::End,
-            _ => Part::Middle,
+            begun if begun < PAGE => PageKind::Beginning,
+            begun if begun >= segment - PAGE => PageKind::End,
+            _ => PageKind::Middle,
         }
     }
 
     /// Returns the bytes of a page that a start reads; `None` if it reads none.
     fn needed(self, page: Box<[u8]>) -> Option<Box<[u8]>> {
         let needed = match self {
-            Part::Store | Part::Meta => return Some(page),
-            Part::Beginning => &page[..HEADER],
-            Part::End => &page[page.len() - SUMMARY..],
-            Part::Middle => return None,
+            PageKind::Store | PageKind::Meta => return Some(page),
+            PageKind::Beginning => &page[..HEADER],
+            PageKind::End => &page[page.len() - SUMMARY..],
+            PageKind::Middle => return None,
         };
         Some(needed.into())
     }
@@ -94,17 +94,18 @@ impl Pages {
 pub(super) struct Calls {
     pub(super) reads: u64,
     pub(super) bytes_read: u64,
-    /// Number of reads and number of bytes read, by the [`Part`] at which a read began.
-    by_part: [(u64, u64); Part::ALL],
+    /// Number of reads and number of bytes read, by the [`PageKind`] at which a read began.
+    by_kind: [(u64, u64); PageKind::ALL],
     pub(super) bytes_written: u64,
     /// Number of reads that failed because the device had forgotten a page.
     pub(super) forgotten: u64,
 }
 
 impl Calls {
-    /// Returns the reads that began in `part` since `before`, and the bytes that they read.
-    pub(super) fn of(&self, part: Part, before: &Calls) -> (u64, u64) {
-        let (now, before) = (self.by_part[part as usize], before.by_part[part as usize]);
+    /// Returns the reads that began in pages of a kind since `before`, and the bytes that they
+    /// read.
+    pub(super) fn of(&self, kind: PageKind, before: &Calls) -> (u64, u64) {
+        let (now, before) = (self.by_kind[kind as usize], before.by_kind[kind as usize]);
         (now.0 - before.0, now.1 - before.1)
     }
 }
@@ -122,7 +123,7 @@ pub(super) struct ForgetfulDevice {
     /// The largest number of pages that the device remembers besides its first `kept` pages.
     remembered: usize,
     pages: Mutex<Pages>,
-    by_part: [(AtomicU64, AtomicU64); Part::ALL],
+    by_kind: [(AtomicU64, AtomicU64); PageKind::ALL],
     bytes_written: AtomicU64,
     forgotten: AtomicU64,
 }
@@ -139,20 +140,20 @@ impl ForgetfulDevice {
             kept: kept / PAGE,
             remembered: (remembered / PAGE) as usize,
             pages: Mutex::default(),
-            by_part: Default::default(),
+            by_kind: Default::default(),
             bytes_written: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         }
     }
 
     pub(super) fn calls(&self) -> Calls {
-        let by_part = self.by_part.each_ref();
-        let by_part = by_part
+        let by_kind = self.by_kind.each_ref();
+        let by_kind = by_kind
             .map(|(reads, bytes)| (reads.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed)));
         Calls {
-            reads: by_part.iter().map(|part| part.0).sum(),
-            bytes_read: by_part.iter().map(|part| part.1).sum(),
-            by_part,
+            reads: by_kind.iter().map(|(reads, _)| reads).sum(),
+            bytes_read: by_kind.iter().map(|(_, bytes)| bytes).sum(),
+            by_kind,
             bytes_written: self.bytes_written.load(Ordering::Relaxed),
             forgotten: self.forgotten.load(Ordering::Relaxed),
         }
@@ -188,7 +189,7 @@ impl Device for ForgetfulDevice {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let (reads, bytes_read) = &self.by_part[Part::at(offset, self.segment) as usize];
+        let (reads, bytes_read) = &self.by_kind[PageKind::at(offset, self.segment) as usize];
         reads.fetch_add(1, Ordering::Relaxed);
         bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         let starts = self.starts.load(Ordering::Relaxed);
@@ -199,8 +200,10 @@ impl Device for ForgetfulDevice {
                 Some(bytes) => part.copy_from_slice(&bytes[within..within + part.len()]),
                 None if starts && pages.needed.contains_key(&page) => {
                     let (needed, mut whole) = (&pages.needed[&page], [0; PAGE as usize]);
-                    match Part::at(page * PAGE, self.segment) {
-                        Part::End => whole[PAGE as usize - needed.len()..].copy_from_slice(needed),
+                    match PageKind::at(page * PAGE, self.segment) {
+                        PageKind::End => {
+                            whole[PAGE as usize - needed.len()..].copy_from_slice(needed)
+                        }
                         _ => whole[..needed.len()].copy_from_slice(needed),
                     }
                     part.copy_from_slice(&whole[within..within + part.len()]);
@@ -236,8 +239,8 @@ impl Device for ForgetfulDevice {
         while pages.written.len() > self.remembered {
             let Some(page) = pages.written.pop_front() else { break };
             let bytes = pages.pages.remove(&page);
-            let part = Part::at(page * PAGE, self.segment);
-            match bytes.and_then(|bytes| part.needed(bytes)) {
+            let kind = PageKind::at(page * PAGE, self.segment);
+            match bytes.and_then(|bytes| kind.needed(bytes)) {
                 Some(needed) => drop(pages.needed.insert(page, needed)),
                 None => drop(pages.needed.remove(&page)),
             }
@@ -279,10 +282,10 @@ mod tests {
         assert_eq!(read(segment + SEGMENT - SUMMARY as u64, SUMMARY).unwrap(), [7; SUMMARY]);
         assert!(read(segment + PAGE, 1).is_err());
         let (calls, none) = (device.calls(), Calls::default());
-        assert_eq!(calls.of(Part::Beginning, &none), (2, 2 * HEADER as u64));
-        assert_eq!(calls.of(Part::End, &none), (1, SUMMARY as u64));
-        assert_eq!(calls.of(Part::Meta, &none), (1, PAGE));
-        assert_eq!((calls.reads, calls.of(Part::Middle, &none)), (5, (1, 1)));
+        assert_eq!(calls.of(PageKind::Beginning, &none), (2, 2 * HEADER as u64));
+        assert_eq!(calls.of(PageKind::End, &none), (1, SUMMARY as u64));
+        assert_eq!(calls.of(PageKind::Meta, &none), (1, PAGE));
+        assert_eq!((calls.reads, calls.of(PageKind::Middle, &none)), (5, (1, 1)));
     }
 
     #[test]

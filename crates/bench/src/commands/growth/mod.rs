@@ -18,7 +18,7 @@ use larder_engine::{
 };
 use serde::Serialize;
 
-use self::device::{Calls, ForgetfulDevice, Part};
+use self::device::{Calls, ForgetfulDevice, PageKind};
 use super::output::{JsonFile, Table};
 use crate::generator::thread_cpu;
 use crate::workload::random::Random;
@@ -468,12 +468,12 @@ impl World {
         let (before, began) = (device.calls(), Instant::now());
         let engine = open(&device, memory(segments))?;
         let (after, took) = (device.calls(), began.elapsed());
-        let sum = |parts: &[Part]| {
-            let parts = parts.iter().map(|&part| after.of(part, &before));
-            parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+        let sum = |kinds: &[PageKind]| {
+            let reads = kinds.iter().map(|&kind| after.of(kind, &before));
+            reads.fold((0, 0), |sum, (reads, bytes)| (sum.0 + reads, sum.1 + bytes))
         };
-        let (survey, survey_bytes) = sum(&[Part::Meta, Part::Beginning]);
-        let (others, other_bytes) = sum(&[Part::Middle, Part::End]);
+        let (survey, survey_bytes) = sum(&[PageKind::Meta, PageKind::Beginning]);
+        let (others, other_bytes) = sum(&[PageKind::Middle, PageKind::End]);
         let per_segment = |work: u64| work as f64 / f64::from(segments);
         Ok(StartRow {
             seconds: took.as_secs_f64(),

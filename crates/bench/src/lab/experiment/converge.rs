@@ -25,7 +25,7 @@ const DEPTHS: [usize; 2] = [1, 16];
 /// The parts of the experiment. Each part needs servers with other limits or other items, so each
 /// part has its own turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ConvergePart {
     /// The number of items that fit into memory.
     Fit,
     /// Reads of items in memory.
@@ -37,7 +37,7 @@ pub(crate) enum Part {
 }
 
 #[derive(Debug)]
-pub(crate) struct Converge(pub(crate) Part);
+pub(crate) struct Converge(pub(crate) ConvergePart);
 
 impl Experiment for Converge {
     fn id(&self) -> &'static str {
@@ -96,9 +96,11 @@ impl Experiment for Converge {
         );
         match self.0 {
             // Databases do not evict.
-            Part::Fit => matches!(system.id, "larder" | "memcached" | "redis" | "valkey" | "arcus"),
-            Part::Ram => system.takes_any_load(),
-            Part::DiskSmall | Part::DiskLarge => on_disk,
+            ConvergePart::Fit => {
+                matches!(system.id, "larder" | "memcached" | "redis" | "valkey" | "arcus")
+            }
+            ConvergePart::Ram => system.takes_any_load(),
+            ConvergePart::DiskSmall | ConvergePart::DiskLarge => on_disk,
         }
     }
 
@@ -108,11 +110,11 @@ impl Experiment for Converge {
         let depths = if system.family == "Cassandra" { &DEPTHS[..1] } else { &DEPTHS };
         let both = |case| depths.iter().map(move |&depth| (case, Some(depth as f64)));
         match self.0 {
-            Part::Fit if round > 1 => Vec::new(),
-            Part::Fit => vec![("fit", Some(plan.converge.fit_memory as f64))],
-            Part::Ram => both("read-ram").collect(),
-            Part::DiskLarge => both("read-disk-8k").collect(),
-            Part::DiskSmall => {
+            ConvergePart::Fit if round > 1 => Vec::new(),
+            ConvergePart::Fit => vec![("fit", Some(plan.converge.fit_memory as f64))],
+            ConvergePart::Ram => both("read-ram").collect(),
+            ConvergePart::DiskLarge => both("read-disk-8k").collect(),
+            ConvergePart::DiskSmall => {
                 let writes = [("mixed-read", Some(1.0)), ("overwrite", Some(1.0))];
                 both("read-disk-1k").chain(writes).collect()
             }
@@ -122,9 +124,11 @@ impl Experiment for Converge {
     fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
         let sizes = &plan.converge;
         let (memory, bytes) = match self.0 {
-            Part::Fit => (sizes.fit_memory, 0),
-            Part::Ram => (((sizes.ram_keys * 2000) >> 20) + 64, sizes.ram_keys * 1300),
-            Part::DiskSmall | Part::DiskLarge => (sizes.disk_memory, sizes.disk_bytes * 3),
+            ConvergePart::Fit => (sizes.fit_memory, 0),
+            ConvergePart::Ram => (((sizes.ram_keys * 2000) >> 20) + 64, sizes.ram_keys * 1300),
+            ConvergePart::DiskSmall | ConvergePart::DiskLarge => {
+                (sizes.disk_memory, sizes.disk_bytes * 3)
+            }
         };
         let sandbox = sandbox(plan, directory, memory, sizes.connections + 8)?;
         Ok(Sandbox {
@@ -138,9 +142,11 @@ impl Experiment for Converge {
     fn run(&self, turn: &mut Turn<'_>) -> Result<()> {
         let sizes = turn.plan.converge.clone();
         let keys = match self.0 {
-            Part::Fit => (sizes.fit_memory << 20) / (KEY + SMALL) as u64 * 3 / 2,
-            Part::Ram => sizes.ram_keys,
-            Part::DiskSmall | Part::DiskLarge => sizes.disk_bytes / self.value() as u64,
+            ConvergePart::Fit => (sizes.fit_memory << 20) / (KEY + SMALL) as u64 * 3 / 2,
+            ConvergePart::Ram => sizes.ram_keys,
+            ConvergePart::DiskSmall | ConvergePart::DiskLarge => {
+                sizes.disk_bytes / self.value() as u64
+            }
         };
         let shape = Shape {
             keys,
@@ -175,11 +181,11 @@ impl Experiment for Converge {
 
 impl Converge {
     fn is_on_disk(&self) -> bool {
-        matches!(self.0, Part::DiskSmall | Part::DiskLarge)
+        matches!(self.0, ConvergePart::DiskSmall | ConvergePart::DiskLarge)
     }
 
     fn value(&self) -> usize {
-        if self.0 == Part::DiskLarge { LARGE } else { SMALL }
+        if self.0 == ConvergePart::DiskLarge { LARGE } else { SMALL }
     }
 }
 

@@ -104,7 +104,7 @@ impl Experiment for Counter {
 /// the counter's value after the load.
 fn measure(load: &Load, point_id: PointId) -> Result<Point> {
     let shape = Shape { mix: Mix::only(Verb::Incr), keys: 1, ..Shape::default() };
-    let mut counter = Access::open(load)?;
+    let mut counter = CounterConnection::open(load)?;
     counter.reset()?;
     let load = Load { collect_numbers: true, ..load.clone() };
     let summary = load.run(shape)?.without_errors()?;
@@ -160,23 +160,25 @@ pub(super) fn counted(point: Point, counts: Increments) -> Point {
 }
 
 /// A separate connection that sets the counter before the load and reads it after the load.
-enum Access {
+enum CounterConnection {
     Memcached(Client),
     Other(Caller),
 }
 
-impl Access {
-    fn open(load: &Load) -> Result<Access> {
+impl CounterConnection {
+    fn open(load: &Load) -> Result<CounterConnection> {
         Ok(match &load.wire {
-            None => Access::Memcached(Client::connect_to(&load.server, Options::default())?),
-            Some(wire) => Access::Other(Caller::connect(&load.server, wire.clone())?),
+            None => {
+                CounterConnection::Memcached(Client::connect_to(&load.server, Options::default())?)
+            }
+            Some(wire) => CounterConnection::Other(Caller::connect(&load.server, wire.clone())?),
         })
     }
 
     fn reset(&mut self) -> Result<()> {
         match self {
-            Access::Memcached(client) => Ok(client.set(FIRST_COUNTER, b"0", 0, 0)?),
-            Access::Other(caller) => caller.reset_counter(FIRST_COUNTER),
+            CounterConnection::Memcached(client) => Ok(client.set(FIRST_COUNTER, b"0", 0, 0)?),
+            CounterConnection::Other(caller) => caller.reset_counter(FIRST_COUNTER),
         }
     }
 
@@ -184,10 +186,10 @@ impl Access {
     /// counters where a get finds them.
     fn read(&mut self) -> Result<u64> {
         let next = match self {
-            Access::Memcached(client) => client
+            CounterConnection::Memcached(client) => client
                 .incr(FIRST_COUNTER, 1)?
                 .ok_or_else(|| Error::Void("the counter is gone after the run".to_owned()))?,
-            Access::Other(caller) => caller.incr(FIRST_COUNTER)?,
+            CounterConnection::Other(caller) => caller.incr(FIRST_COUNTER)?,
         };
         Ok(next.saturating_sub(1))
     }

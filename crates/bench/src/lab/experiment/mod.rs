@@ -16,7 +16,7 @@ pub(crate) mod restart;
 
 use std::path::Path;
 
-use self::converge::{Converge, Part};
+use self::converge::{Converge, ConvergePart};
 use super::plan::Plan;
 use super::run::Turn;
 use super::target::{Sandbox, System};
@@ -55,10 +55,10 @@ pub(crate) fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(rack_attack::RackAttack),
         Box::new(persistence::Persistence),
         Box::new(cliff::Cliff),
-        Box::new(Converge(Part::Fit)),
-        Box::new(Converge(Part::Ram)),
-        Box::new(Converge(Part::DiskSmall)),
-        Box::new(Converge(Part::DiskLarge)),
+        Box::new(Converge(ConvergePart::Fit)),
+        Box::new(Converge(ConvergePart::Ram)),
+        Box::new(Converge(ConvergePart::DiskSmall)),
+        Box::new(Converge(ConvergePart::DiskLarge)),
         Box::new(hitratio::Hitratio),
         Box::new(restart::Restart),
         Box::new(limits::Limits),
