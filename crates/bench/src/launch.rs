@@ -104,7 +104,7 @@ impl Program {
     /// # Errors
     /// Returns [`Error::Server`] if the server ends or does not answer. What the server wrote to
     /// its standard error then stands above the error message.
-    pub(crate) fn start(&self, allowance: Allowance) -> Result<Running> {
+    pub(crate) fn start(&self, allowance: Allowance) -> Result<RunningServer> {
         let port = free_port()?;
         let mut command = Command::new(&self.path);
         command.args(self.arguments(port, allowance));
@@ -112,7 +112,7 @@ impl Program {
         let processes = Processes::start(command, allowance.cpu)
             .map_err(|e| Error::io(format!("cannot start {}", self.path.display()), e))?;
         let address = Address::Tcp(format!("127.0.0.1:{port}"));
-        let mut running = Running { processes, address, version: String::new() };
+        let mut running = RunningServer { processes, address, version: String::new() };
         running.version = running.wait_until_it_answers(&self.name)?;
         Ok(running)
     }
@@ -120,14 +120,14 @@ impl Program {
 
 /// A started server. Dropping it stops the server.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningServer {
     processes: Processes,
     pub(crate) address: Address,
     /// The server's reply to `version`.
     pub(crate) version: String,
 }
 
-impl Running {
+impl RunningServer {
     pub(crate) fn probe(&self) -> Probe {
         self.processes.probe()
     }
@@ -162,7 +162,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         // A server that does not end is killed, so that it cannot disturb the next measurement.
         self.processes.stop(libc::SIGTERM, STOP);

@@ -19,14 +19,14 @@ const AXIS: f64 = 40.0;
 #[derive(Debug)]
 pub(crate) struct Panel {
     pub(crate) title: &'static str,
-    pub(crate) scale: Scale,
+    pub(crate) scale: AxisScale,
     pub(crate) unit: Unit,
     pub(crate) lines: Vec<Line>,
 }
 
 /// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub(crate) enum AxisScale {
     /// Starts at 0.
     Linear,
     /// Logarithmic, with labels at powers of ten. Values of 0 or less are not drawn.
@@ -116,8 +116,8 @@ impl Panel {
     fn draw(&self, out: &mut String, top: f64, x: &impl Fn(f64) -> f64) {
         let (low, high) = self.range();
         let place = |value: f64| match self.scale {
-            Scale::Linear => value / high,
-            Scale::Log => (value / low).log10() / (high / low).log10(),
+            AxisScale::Linear => value / high,
+            AxisScale::Log => (value / low).log10() / (high / low).log10(),
         };
         let y = |value: f64| top + HEIGHT * (1.0 - place(value).clamp(0.0, 1.0));
         put(
@@ -129,8 +129,8 @@ impl Panel {
             ),
         );
         let ticks = match self.scale {
-            Scale::Linear => linear_ticks(high, 4),
-            Scale::Log => log_ticks(low, high),
+            AxisScale::Linear => linear_ticks(high, 4),
+            AxisScale::Log => log_ticks(low, high),
         };
         for tick in ticks {
             let (at, end) = (y(tick), LEFT + WIDTH);
@@ -181,12 +181,12 @@ impl Panel {
         let values = || self.lines.iter().flat_map(|line| &line.values).copied();
         let high = values().fold(0.0, f64::max);
         match self.scale {
-            Scale::Linear if high > 0.0 => {
+            AxisScale::Linear if high > 0.0 => {
                 let step = step(high, 4);
                 (0.0, (high / step).ceil() * step)
             }
-            Scale::Linear => (0.0, 1.0),
-            Scale::Log => {
+            AxisScale::Linear => (0.0, 1.0),
+            AxisScale::Log => {
                 let low = values().filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
                 let low = if low > high { 1.0 } else { 10f64.powf(low.log10().floor()) };
                 (low, 10f64.powf(high.max(low * 1.01).log10().ceil()))
@@ -196,11 +196,16 @@ impl Panel {
 }
 
 /// Returns the path of a line. A value without a logarithm leaves a gap on a logarithmic axis.
-fn path(values: &[f64], scale: Scale, x: &impl Fn(f64) -> f64, y: &impl Fn(f64) -> f64) -> String {
+fn path(
+    values: &[f64],
+    scale: AxisScale,
+    x: &impl Fn(f64) -> f64,
+    y: &impl Fn(f64) -> f64,
+) -> String {
     let mut path = String::new();
     let mut pen = 'M';
     for (second, &value) in values.iter().enumerate() {
-        if scale == Scale::Log && value <= 0.0 {
+        if scale == AxisScale::Log && value <= 0.0 {
             pen = 'M';
             continue;
         }
@@ -277,10 +282,10 @@ mod tests {
             unit: Unit::Count,
             lines: vec![Line { name: "a".into(), class: "a", values: values.to_vec() }],
         };
-        assert_eq!(panel(Scale::Linear, &[1.0, 41_000.0]).range(), (0.0, 60_000.0));
-        assert_eq!(panel(Scale::Log, &[0.0, 150.0, 4000.0]).range(), (100.0, 10_000.0));
+        assert_eq!(panel(AxisScale::Linear, &[1.0, 41_000.0]).range(), (0.0, 60_000.0));
+        assert_eq!(panel(AxisScale::Log, &[0.0, 150.0, 4000.0]).range(), (100.0, 10_000.0));
         for nothing in [&[][..], &[0.0, 0.0]] {
-            for scale in [Scale::Linear, Scale::Log] {
+            for scale in [AxisScale::Linear, AxisScale::Log] {
                 assert!(!svg(&[panel(scale, nothing)]).contains("NaN"));
             }
         }
@@ -298,7 +303,8 @@ mod tests {
     #[test]
     fn a_gap_and_a_name_that_could_be_a_tag() {
         let line = Line { name: "<a&b>".into(), class: "a", values: vec![10.0, 0.0, 100.0, 100.0] };
-        let panel = Panel { title: "t", scale: Scale::Log, unit: Unit::Micros, lines: vec![line] };
+        let panel =
+            Panel { title: "t", scale: AxisScale::Log, unit: Unit::Micros, lines: vec![line] };
         let text = svg(&[panel]);
         let drawn = text.lines().rfind(|line| line.contains("class=\"line a\"")).unwrap();
         assert_eq!((drawn.matches('M').count(), drawn.matches('L').count()), (2, 1), "{drawn}");

@@ -37,7 +37,7 @@ const BLOCK: u64 = 4096;
 /// A running responder. Dropping it stops the responder.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    _running: Running,
+    _running: ResponderThreads,
     pub(crate) address: Address,
     pub(crate) probe: Probe,
 }
@@ -124,7 +124,7 @@ impl Responder {
             // The responder's threads inherit the affinity of the thread that starts them.
             let start = scope.spawn(move || {
                 cpu.map_or(Ok(()), pin_thread)?;
-                Running::start(options, threads, value_size, device)
+                ResponderThreads::start(options, threads, value_size, device)
                     .map_err(|e| Error::io("cannot start the responder", e))
             });
             start.join().unwrap_or_else(|_| Err(Error::server("the starting thread panicked")))
@@ -135,12 +135,12 @@ impl Responder {
 
 /// The responder's threads. Dropping this ends them.
 #[derive(Debug)]
-struct Running {
+struct ResponderThreads {
     control: Control,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-impl Running {
+impl ResponderThreads {
     /// Starts `workers` threads that answer with values of `value_size` bytes. With a device, each
     /// key of a get costs a read of `value_size` bytes. The threads inherit the caller's processor
     /// affinity.
@@ -149,9 +149,9 @@ impl Running {
         workers: usize,
         value_size: usize,
         device: Option<Arc<dyn Device>>,
-    ) -> io::Result<Running> {
+    ) -> io::Result<ResponderThreads> {
         let (control, workers) = open(options, workers)?;
-        let mut running = Running { control, threads: Vec::new() };
+        let mut running = ResponderThreads { control, threads: Vec::new() };
         for worker in workers {
             let name = format!("responder-{}", worker.index());
             let mut service = NullService::new(value_size);
@@ -166,7 +166,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ResponderThreads {
     fn drop(&mut self) {
         self.control.shut_down(Duration::ZERO);
         for thread in self.threads.drain(..) {

@@ -10,13 +10,13 @@ use super::output::{Build, now_rfc3339};
 use crate::lab::experiment::{self, Experiment};
 use crate::lab::journal::{Identity, Journal};
 use crate::lab::plan::{Plan, Recorded, Scale};
-use crate::lab::record::{self, MissingRow, Results};
-use crate::lab::run::{Contender, Lab};
+use crate::lab::record::{self, ExperimentResults, MissingRow, Results};
+use crate::lab::run::{InstalledSystem, Lab};
 use crate::lab::target::start_plan::quoted;
 use crate::lab::target::{self, System};
 use crate::lab::{disk, files, report};
 use crate::machine::Machine;
-use crate::trace::{self, Totals};
+use crate::trace::{self, TraceTotals};
 use crate::workload::random;
 use crate::{Error, Result, complain, interrupt, say};
 
@@ -95,7 +95,7 @@ fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
     }
     let read = |(name, path): (String, &PathBuf)| {
         let path = path.display().to_string();
-        let totals = Totals::of(&mut *trace::recorded(&path)?)?;
+        let totals = TraceTotals::of(&mut *trace::recorded(&path)?)?;
         // The name is leaked, because names of points in the report are `&'static str`.
         Ok(Recorded { name: String::leak(name), path, totals })
     };
@@ -106,7 +106,7 @@ fn recorded(paths: &[PathBuf]) -> Result<Vec<Recorded>> {
 /// line. The line has hashes, because two traces may have the same name and different contents.
 fn traces_line(traces: &[Recorded]) -> String {
     let line = |trace: &Recorded| {
-        let Totals { requests, bytes, hash } = trace.totals;
+        let TraceTotals { requests, bytes, hash } = trace.totals;
         format!("{} ({requests} requests, {bytes} bytes, hash {hash:016x})", trace.name)
     };
     traces.iter().map(line).collect::<Vec<_>>().join(", ")
@@ -118,9 +118,9 @@ impl AllArguments {
         let experiments = chosen(experiment::all(), &self.only)?;
         let systems = self.chosen_systems()?;
         interrupt::listen()?;
-        let (contenders, missing) = find(systems);
+        let (installed, missing) = find(systems);
         if self.list {
-            print_list(&experiments, &contenders, &missing);
+            print_list(&experiments, &installed, &missing);
             return Ok(());
         }
         create(&self.out)?;
@@ -151,7 +151,7 @@ impl AllArguments {
         let journal = Journal::open(&self.out, &identity)?;
         let disk = disk::measure(&directory)?;
         let second_directory = self.second_dir.clone();
-        let mut lab = Lab { plan, journal, contenders, directory, second_directory };
+        let mut lab = Lab { plan, journal, installed, directory, second_directory };
         lab.require_same_versions()?;
         let is_done = lab.is_done(&experiments);
         let complete = lab.run(&experiments)?;
@@ -262,11 +262,11 @@ fn chosen(
 }
 
 /// Separates the systems whose programs are on this machine from those that are missing.
-fn find(systems: Vec<System>) -> (Vec<Contender>, Vec<MissingRow>) {
-    let (mut contenders, mut missing) = (Vec::new(), Vec::new());
+fn find(systems: Vec<System>) -> (Vec<InstalledSystem>, Vec<MissingRow>) {
+    let (mut installed, mut missing) = (Vec::new(), Vec::new());
     for system in systems {
         match system.find() {
-            Ok(found) => contenders.push(Contender { system, found }),
+            Ok(found) => installed.push(InstalledSystem { system, found }),
             Err(reason) => missing.push(MissingRow {
                 id: system.id.to_owned(),
                 name: system.name.to_owned(),
@@ -275,12 +275,12 @@ fn find(systems: Vec<System>) -> (Vec<Contender>, Vec<MissingRow>) {
             }),
         }
     }
-    (contenders, missing)
+    (installed, missing)
 }
 
 fn print_list(
     experiments: &[Box<dyn Experiment>],
-    contenders: &[Contender],
+    installed: &[InstalledSystem],
     missing: &[MissingRow],
 ) {
     say!("Experiments:");
@@ -292,7 +292,7 @@ fn print_list(
         last = experiment.id();
     }
     say!("\nSystems:");
-    for Contender { system, .. } in contenders {
+    for InstalledSystem { system, .. } in installed {
         say!("  {:<22} {}, durability {}", system.id, system.name, system.durability.name());
     }
     if !missing.is_empty() {
@@ -341,7 +341,7 @@ fn without(words: &[String], names: &[&str]) -> Vec<String> {
 fn whole_command(
     words: Vec<String>,
     only: &[String],
-    experiments: &[record::Experiment],
+    experiments: &[ExperimentResults],
 ) -> Vec<String> {
     if only.is_empty() || experiments.iter().all(|experiment| only.contains(&experiment.id)) {
         return words;
@@ -381,7 +381,7 @@ fn other_selection(lab: &Lab, experiment: &str) -> Option<String> {
     let took_part =
         |system: &&System| lab.journal.points(experiment).any(|point| point.id.system == system.id);
     let ids: Vec<&str> = all.iter().filter(took_part).map(|system| system.id).collect();
-    let is_selected = |id: &&str| lab.contenders.iter().any(|other| other.system.id == *id);
+    let is_selected = |id: &&str| lab.installed.iter().any(|other| other.system.id == *id);
     if ids.iter().all(is_selected) { None } else { Some(ids.join(",")) }
 }
 
@@ -393,14 +393,14 @@ fn gather(
     out: &Path,
     lab: &Lab,
     experiments: &[Box<dyn Experiment>],
-) -> Vec<record::Experiment> {
-    let mut gathered: Vec<record::Experiment> = Vec::new();
+) -> Vec<ExperimentResults> {
+    let mut gathered: Vec<ExperimentResults> = Vec::new();
     for experiment in experiments {
         if gathered.iter().any(|known| known.id == experiment.id()) {
             continue;
         }
         let systems = other_selection(lab, experiment.id());
-        gathered.push(record::Experiment {
+        gathered.push(ExperimentResults {
             id: experiment.id().to_owned(),
             title: experiment.title().to_owned(),
             question: experiment.question().to_owned(),

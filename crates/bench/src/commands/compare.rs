@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::load::fill;
 use super::output::{JsonFile, Spread, Table, WAITING_MAX};
 use crate::generator::{Load, Summary};
-use crate::launch::{Allowance, Program, Running};
+use crate::launch::{Allowance, Program, RunningServer};
 use crate::machine::Machine;
 use crate::process::Probe;
 use crate::responder::Responder;
@@ -94,7 +94,7 @@ enum Contender {
 
 /// A started contender.
 enum Started {
-    Server(Running),
+    Server(RunningServer),
     Responder(Responder),
 }
 

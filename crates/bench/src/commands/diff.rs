@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::output::{Spread, Table};
-use crate::lab::record::{Experiment, Point, Results, SCHEMA, SystemRow};
+use crate::lab::record::{ExperimentResults, Point, Results, SCHEMA, SystemRow};
 use crate::{Error, Result, say};
 
 /// The two results.
@@ -207,7 +207,7 @@ impl DiffArguments {
                 continue;
             };
             if before.conditions != after.conditions {
-                let only = |of: &Experiment, other: &Experiment| {
+                let only = |of: &ExperimentResults, other: &ExperimentResults| {
                     let is_missing = |line: &&String| !other.conditions.contains(*line);
                     let lines: Vec<String> =
                         of.conditions.iter().filter(is_missing).cloned().collect();

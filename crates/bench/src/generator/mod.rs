@@ -265,7 +265,7 @@ impl Load {
 
     fn moment(&self, shared: &Shared) -> Result<Moment> {
         let server = self.probe.as_ref().map(Probe::sample).transpose()?;
-        let sum = |counter: fn(&Progress) -> &AtomicU64| {
+        let sum = |counter: fn(&AnswerCounts) -> &AtomicU64| {
             shared.progress.iter().map(|progress| counter(progress).load(Relaxed)).sum()
         };
         Ok(Moment {
@@ -293,7 +293,7 @@ struct Shared {
     clock: OnceLock<Instant>,
     failed: AtomicBool,
     finished: AtomicUsize,
-    progress: Vec<Progress>,
+    progress: Vec<AnswerCounts>,
     seconds: Mutex<Vec<Tally>>,
 }
 
@@ -302,7 +302,7 @@ struct Shared {
 /// lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Progress {
+struct AnswerCounts {
     requests: AtomicU64,
     keys: AtomicU64,
 }
@@ -314,7 +314,7 @@ impl Shared {
             clock: OnceLock::new(),
             failed: AtomicBool::new(false),
             finished: AtomicUsize::new(0),
-            progress: (0..threads).map(|_| Progress::default()).collect(),
+            progress: (0..threads).map(|_| AnswerCounts::default()).collect(),
             seconds: Mutex::new(Vec::new()),
         }
     }

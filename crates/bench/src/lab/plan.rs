@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::trace::Totals;
+use crate::trace::TraceTotals;
 
 /// How long the lab measures, and how much data the systems get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,7 +78,7 @@ pub(crate) struct Recorded {
     /// The name of the trace's point in the report.
     pub(crate) name: &'static str,
     pub(crate) path: String,
-    pub(crate) totals: Totals,
+    pub(crate) totals: TraceTotals,
 }
 
 #[derive(Clone, Debug)]

@@ -37,7 +37,7 @@ pub(crate) struct Results {
     pub(crate) interrupted: bool,
     pub(crate) systems: Vec<SystemRow>,
     pub(crate) missing: Vec<MissingRow>,
-    pub(crate) experiments: Vec<Experiment>,
+    pub(crate) experiments: Vec<ExperimentResults>,
 }
 
 /// The device on which the systems keep their files.
@@ -64,7 +64,7 @@ pub(crate) struct SystemRow {
     /// article.
     pub(crate) stand_in: Option<String>,
     /// The command line of the system and those of its settings that affect figures, as in the
-    /// first experiment that started the system. [`Experiment::settings`] has those of each
+    /// first experiment that started the system. [`ExperimentResults::settings`] has those of each
     /// experiment.
     pub(crate) settings: Vec<String>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct MissingRow {
 
 /// The points of one experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Experiment {
+pub(crate) struct ExperimentResults {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) question: String,

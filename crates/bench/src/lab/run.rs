@@ -17,7 +17,7 @@ use crate::{Error, Result, complain};
 
 /// A system that was found on this machine.
 #[derive(Debug)]
-pub(crate) struct Contender {
+pub(crate) struct InstalledSystem {
     pub(crate) system: System,
     pub(crate) found: Found,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Contender {
 pub(crate) struct Lab {
     pub(crate) plan: Plan,
     pub(crate) journal: Journal,
-    pub(crate) contenders: Vec<Contender>,
+    pub(crate) installed: Vec<InstalledSystem>,
     /// The directory in which the servers keep their files.
     pub(crate) directory: PathBuf,
     /// A directory on another device, for systems that use two.
@@ -49,10 +49,10 @@ pub(crate) struct Turn<'a> {
     journal: &'a mut Journal,
 }
 
-/// The plan of a turn: the indices of the experiment and of the contender, and the round.
-struct Unit {
+/// The plan of a turn: the indices of the experiment and of the installed system, and the round.
+struct PlannedTurn {
     experiment: usize,
-    contender: usize,
+    system: usize,
     round: usize,
 }
 
@@ -63,7 +63,7 @@ impl Lab {
     /// Returns [`Error::Usage`] for the first system whose installed version differs from that in
     /// the journal. The error names both versions.
     pub(crate) fn require_same_versions(&self) -> Result<()> {
-        for Contender { system, found } in &self.contenders {
+        for InstalledSystem { system, found } in &self.installed {
             if !self.journal.systems().any(|known| known.id == system.id) {
                 continue;
             }
@@ -79,29 +79,29 @@ impl Lab {
     /// Measures the points that the journal lacks. Returns false if a signal has ended the run
     /// early.
     pub(crate) fn run(&mut self, experiments: &[Box<dyn Experiment>]) -> Result<bool> {
-        let units = self.open_units(experiments);
-        let (began, count) = (Instant::now(), units.len());
-        for (done, unit) in units.into_iter().enumerate() {
+        let turns = self.open_turns(experiments);
+        let (began, count) = (Instant::now(), turns.len());
+        for (done, turn) in turns.into_iter().enumerate() {
             if is_interrupted() {
                 return Ok(false);
             }
-            let experiment = &*experiments[unit.experiment];
-            let name = self.contenders[unit.contender].system.name;
+            let experiment = &*experiments[turn.experiment];
+            let name = self.installed[turn.system].system.name;
             let left = time_left(began.elapsed(), done, count);
             complain!(
                 "[{}/{count}{left}] {}, round {}: {name}",
                 done + 1,
                 experiment.id(),
-                unit.round
+                turn.round
             );
-            self.take_turn(experiment, &unit)?;
+            self.take_turn(experiment, &turn)?;
         }
         Ok(!is_interrupted())
     }
 
-    /// Returns true if the journal has all points of the contenders.
+    /// Returns true if the journal has all points of the installed systems.
     pub(crate) fn is_done(&self, experiments: &[Box<dyn Experiment>]) -> bool {
-        !self.contenders.is_empty() && self.open_units(experiments).is_empty()
+        !self.installed.is_empty() && self.open_turns(experiments).is_empty()
     }
 
     /// Returns true if the journal has some points of a system in an experiment and lacks others.
@@ -128,24 +128,24 @@ impl Lab {
         })
     }
 
-    /// Returns the units with points that the journal lacks, in the order in which they are
+    /// Returns the turns with points that the journal lacks, in the order in which they are
     /// measured. In each round of an experiment, each system has one turn. So the turns of two
     /// rounds with three systems are A B C A B C.
-    fn open_units(&self, experiments: &[Box<dyn Experiment>]) -> Vec<Unit> {
-        let mut units = Vec::new();
+    fn open_turns(&self, experiments: &[Box<dyn Experiment>]) -> Vec<PlannedTurn> {
+        let mut turns = Vec::new();
         for (number, experiment) in experiments.iter().enumerate() {
             for round in 1..=experiment.rounds(&self.plan) {
-                for (contender, Contender { system, .. }) in self.contenders.iter().enumerate() {
+                for (at, InstalledSystem { system, .. }) in self.installed.iter().enumerate() {
                     let open = experiment.takes(system)
                         && point_ids(&**experiment, &self.plan, system, round)
                             .any(|point_id| !self.journal.has(experiment.id(), &point_id));
                     if open {
-                        units.push(Unit { experiment: number, contender, round });
+                        turns.push(PlannedTurn { experiment: number, system: at, round });
                     }
                 }
             }
         }
-        units
+        turns
     }
 
     /// Starts the server of one turn, measures its points and stops the server. A failure is noted
@@ -153,8 +153,8 @@ impl Lab {
     ///
     /// # Errors
     /// Returns an error if the reason cannot be noted.
-    fn take_turn(&mut self, experiment: &dyn Experiment, unit: &Unit) -> Result<()> {
-        let Contender { system, found } = &self.contenders[unit.contender];
+    fn take_turn(&mut self, experiment: &dyn Experiment, planned: &PlannedTurn) -> Result<()> {
+        let InstalledSystem { system, found } = &self.installed[planned.system];
         let sandbox = experiment.sandbox(&self.plan, system, &self.directory);
         let sandbox = sandbox.and_then(|sandbox| match &self.second_directory {
             Some(second) if system.uses_flash() => sandbox.with_second(second),
@@ -169,7 +169,7 @@ impl Lab {
                 plan: &self.plan,
                 system,
                 server: &mut server,
-                round: unit.round,
+                round: planned.round,
                 found,
                 directory: &self.directory,
                 id: system.id,
@@ -182,7 +182,7 @@ impl Lab {
             Err(error) if !is_interrupted() => {
                 complain!("  {}: {error}", system.name);
                 let (id, point_ids) =
-                    (experiment.id(), point_ids(experiment, &self.plan, system, unit.round));
+                    (experiment.id(), point_ids(experiment, &self.plan, system, planned.round));
                 let owed = point_ids.filter(|point_id| !self.journal.has(id, point_id)).collect();
                 self.journal.not_run(id, system.id, error.to_string(), owed)
             }
@@ -376,7 +376,7 @@ mod tests {
         let mut lab = Lab {
             plan,
             journal,
-            contenders: Vec::new(),
+            installed: Vec::new(),
             directory: directory.clone(),
             second_directory: None,
         };

@@ -42,7 +42,7 @@ enum Position {
 
 /// State of a connection.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ConnectionState {
     position: Position,
     id: ConnectionId,
 }
@@ -81,14 +81,19 @@ impl NullService {
     }
 
     /// Answers the keys of a get until its line ends, the output is full or more input is needed.
-    fn keys(&self, cas: bool, input: &mut InputBuffer<'_>, out: &mut OutputBuffer<'_>) -> Keys {
+    fn keys(
+        &self,
+        cas: bool,
+        input: &mut InputBuffer<'_>,
+        out: &mut OutputBuffer<'_>,
+    ) -> KeysProgress {
         loop {
             if out.is_full() {
-                return Keys::Full;
+                return KeysProgress::Full;
             }
             let bytes = input.bytes();
             let Some(end) = bytes.iter().position(|b| matches!(b, b' ' | b'\n')) else {
-                return Keys::Missing;
+                return KeysProgress::Missing;
             };
             let word = bytes[..end].strip_suffix(b"\r").unwrap_or(&bytes[..end]);
             if !word.is_empty() {
@@ -100,7 +105,7 @@ impl NullService {
             input.consume(end + 1);
             if last {
                 out.extend(b"END\r\n");
-                return Keys::Ended;
+                return KeysProgress::Ended;
             }
         }
     }
@@ -153,14 +158,14 @@ impl NullService {
     }
 }
 
-enum Keys {
+enum KeysProgress {
     Ended,
     Full,
     Missing,
 }
 
 impl Service for NullService {
-    type Connection = Progress;
+    type Connection = ConnectionState;
 
     fn turn(&mut self) {
         self.reads.iter_mut().for_each(Reads::turn);
@@ -178,27 +183,27 @@ impl Service for NullService {
         None
     }
 
-    fn keeps(&self, _connection: &Progress) -> usize {
+    fn keeps(&self, _connection: &ConnectionState) -> usize {
         0
     }
 
-    fn can_give_up(&self, _connection: &Progress) -> bool {
+    fn can_give_up(&self, _connection: &ConnectionState) -> bool {
         false
     }
 
-    fn gives_up(&mut self, _connection: &mut Progress) -> bool {
+    fn gives_up(&mut self, _connection: &mut ConnectionState) -> bool {
         false
     }
 
-    fn connect(&mut self, _peer: Peer, id: ConnectionId) -> Progress {
-        Progress { position: Position::default(), id }
+    fn connect(&mut self, _peer: Peer, id: ConnectionId) -> ConnectionState {
+        ConnectionState { position: Position::default(), id }
     }
 
     fn foresee<'i>(&mut self, _inputs: impl Iterator<Item = &'i [u8]>) {}
 
     fn process(
         &mut self,
-        connection: &mut Progress,
+        connection: &mut ConnectionState,
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow {
@@ -219,9 +224,9 @@ impl Service for NullService {
                 }
                 Position::Keys { .. } if self.reads_for(connection.id) => return Flow::Park,
                 Position::Keys { cas } => match self.keys(cas, input, output) {
-                    Keys::Ended => connection.position = Position::Command,
-                    Keys::Full => return Flow::Drain,
-                    Keys::Missing => return Flow::Read,
+                    KeysProgress::Ended => connection.position = Position::Command,
+                    KeysProgress::Full => return Flow::Drain,
+                    KeysProgress::Missing => return Flow::Read,
                 },
                 Position::Body { left, reply } => {
                     let here = left.min(input.bytes().len());
@@ -262,11 +267,11 @@ impl Service for NullService {
         }
     }
 
-    fn awaits(&self, connection: &mut Progress) -> bool {
+    fn awaits(&self, connection: &mut ConnectionState) -> bool {
         self.reads_for(connection.id)
     }
 
-    fn disconnect(&mut self, _connection: Progress) {}
+    fn disconnect(&mut self, _connection: ConnectionState) {}
 }
 
 #[cfg(test)]
@@ -343,7 +348,7 @@ mod tests {
             // Calls `keys`, because `process` would also begin the reads of the next get.
             let mut output = memory.buffer(1000);
             let keys = responder.keys(false, &mut input, &mut output);
-            assert!(matches!(keys, Keys::Ended));
+            assert!(matches!(keys, KeysProgress::Ended));
             assert_eq!(output.bytes(), expected);
             progress.position = Position::Command;
             memory.clear();

@@ -43,7 +43,7 @@ pub(crate) trait Trace {
 
 /// The totals of a whole trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
+pub(crate) struct TraceTotals {
     pub(crate) requests: u64,
     /// Bytes of the values of all different keys, each with the size of its first request.
     pub(crate) bytes: u64,
@@ -52,13 +52,13 @@ pub(crate) struct Totals {
     pub(crate) hash: u64,
 }
 
-impl Totals {
+impl TraceTotals {
     /// Reads a whole trace. Needs at least 8 bytes of memory for each different key.
     ///
     /// # Errors
     /// Returns the errors of the trace.
-    pub(crate) fn of(trace: &mut dyn Trace) -> Result<Totals> {
-        let (mut totals, mut seen) = (Totals::default(), HashSet::new());
+    pub(crate) fn of(trace: &mut dyn Trace) -> Result<TraceTotals> {
+        let (mut totals, mut seen) = (TraceTotals::default(), HashSet::new());
         let (mut access, mut requests) = (Access::default(), DefaultHasher::new());
         while trace.next(&mut access)? {
             totals.requests += 1;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::super::load::fill;
 use super::super::output::megabytes;
 use crate::generator::{Load, Pacing, Summary};
-use crate::launch::Running;
+use crate::launch::RunningServer;
 use crate::workload::{Lengths, Mix, Shape, Verb};
 use crate::{Error, Result, complain};
 
@@ -117,7 +117,7 @@ pub(super) struct FreeingCost {
 
 impl FreeingCost {
     /// Returns the cost since the server's start; `None` if the server does not report it.
-    pub(super) fn of(server: &Running) -> Option<FreeingCost> {
+    pub(super) fn of(server: &RunningServer) -> Option<FreeingCost> {
         Some(FreeingCost {
             freed: server.stat("larder_freed_bytes").ok()?,
             maps: server.stat("larder_map_written_bytes").ok()?,

@@ -21,7 +21,7 @@ use clap::Args;
 use super::load::fill;
 use super::output::JsonFile;
 use crate::generator::{Load, Pacing, Summary};
-use crate::launch::{Allowance, Program, Running};
+use crate::launch::{Allowance, Program, RunningServer};
 use crate::responder::Responder;
 use crate::workload::{Lengths, Mix, Shape};
 use crate::{Error, Result, complain};
@@ -199,7 +199,7 @@ impl DipArguments {
 
     /// Starts a server. Larder gets a store in `directory`; a peer gets one only through its own
     /// options.
-    fn start(&self, program: &Program, directory: &Scratch) -> Result<Running> {
+    fn start(&self, program: &Program, directory: &Scratch) -> Result<RunningServer> {
         let mut program = program.clone();
         if program.dialect == crate::launch::Dialect::Larder {
             let store = format!("{}:{}", directory.0.display(), self.store_size);

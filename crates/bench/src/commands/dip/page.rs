@@ -8,7 +8,7 @@ use super::report::{DipReport, DipRun};
 use super::steadiness::{DELIVERED_MIN, LATENCY_MAX};
 use crate::generator::{Second, SecondUse};
 use crate::machine::Machine;
-use crate::plot::{Line, Panel, Scale, Unit, escape, svg};
+use crate::plot::{AxisScale, Line, Panel, Unit, escape, svg};
 use crate::{Error, Result};
 
 const STYLE: &str = include_str!("page.css");
@@ -72,7 +72,7 @@ fn panels(run: &DipRun) -> Vec<Panel> {
     vec![
         Panel {
             title: "answered requests per second",
-            scale: Scale::Linear,
+            scale: AxisScale::Linear,
             unit: Unit::Count,
             lines: vec![
                 level(format!("{DELIVERED_MIN} × median"), DELIVERED_MIN * delivered),
@@ -82,7 +82,7 @@ fn panels(run: &DipRun) -> Vec<Panel> {
         },
         Panel {
             title: "latency",
-            scale: Scale::Log,
+            scale: AxisScale::Log,
             unit: Unit::Micros,
             lines: vec![
                 level(format!("{LATENCY_MAX} × median p99.9"), LATENCY_MAX * p999),
@@ -95,13 +95,13 @@ fn panels(run: &DipRun) -> Vec<Panel> {
         },
         Panel {
             title: "written, bytes per second",
-            scale: Scale::Linear,
+            scale: AxisScale::Linear,
             unit: Unit::Count,
             lines: vec![used(&run.server, "a", |second| second.written_per_second)],
         },
         Panel {
             title: "processors of the server",
-            scale: Scale::Linear,
+            scale: AxisScale::Linear,
             unit: Unit::Count,
             lines: vec![
                 used("waited for", "c", |second| second.waiting),

@@ -37,12 +37,12 @@ struct Output {
 #[derive(Debug, Deserialize)]
 struct All {
     #[serde(rename = "Totals")]
-    totals: Totals,
+    totals: MemtierTotals,
 }
 
 /// The figures of all requests. Latencies are milliseconds.
 #[derive(Debug, Deserialize)]
-struct Totals {
+struct MemtierTotals {
     #[serde(rename = "Count")]
     count: u64,
     #[serde(rename = "Ops/sec")]
@@ -170,19 +170,19 @@ fn arguments(turn: &Turn<'_>, ratio: &str, time: Duration, value: usize) -> Resu
     ])
 }
 
-fn read(path: &Path) -> Result<Totals> {
+fn read(path: &Path) -> Result<MemtierTotals> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|e| Error::io(format!("cannot read {name}"), e))?;
     parse(&text)
 }
 
-fn parse(text: &str) -> Result<Totals> {
+fn parse(text: &str) -> Result<MemtierTotals> {
     let output: Output = serde_json::from_str(text)
         .map_err(|e| Error::server(format!("memtier_benchmark wrote no figures: {e}")))?;
     Ok(output.all.totals)
 }
 
-fn figures(totals: &Totals, before: Sample, after: Sample, length: f64) -> Figures {
+fn figures(totals: &MemtierTotals, before: Sample, after: Sample, length: f64) -> Figures {
     let micros = |name: &str| {
         let value = totals.percentiles.get(name).and_then(serde_json::Value::as_f64);
         value.unwrap_or(0.0) * 1000.0
@@ -209,9 +209,9 @@ fn figures(totals: &Totals, before: Sample, after: Sample, length: f64) -> Figur
 }
 
 /// Returns the reason why the figures are void, or `None` if they are valid.
-fn faults(totals: &Totals, hit_ratio: Option<f64>) -> Option<String> {
+fn faults(totals: &MemtierTotals, hit_ratio: Option<f64>) -> Option<String> {
     if totals.count == 0 || totals.errors > 0 {
-        let Totals { count, errors, .. } = totals;
+        let MemtierTotals { count, errors, .. } = totals;
         return Some(format!("{count} requests were answered, {errors} connections failed"));
     }
     let lost = hit_ratio.filter(|&ratio| ratio < 1.0);
@@ -222,7 +222,7 @@ fn faults(totals: &Totals, hit_ratio: Option<f64>) -> Option<String> {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = r#"{"configuration": {}, "ALL STATS": {"Sets": {}, "Totals": {
+    const OUTPUT: &str = r#"{"configuration": {}, "ALL STATS": {"Sets": {}, "MemtierTotals": {
         "Count": 1000, "Ops/sec": 500.5, "Hits/sec": 300.0, "Misses/sec": 100.0,
         "Connection Errors": 0, "Average Latency": 0.775, "Min Latency": 0.024,
         "Max Latency": 32.255, "Percentile Latencies": {"p50.00": 0.423, "p90.00": 1.383,
@@ -241,7 +241,9 @@ mod tests {
         assert!((figures.written_per_second - 4.0).abs() < 1e-9);
         assert!(faults(&totals, figures.hit_ratio).unwrap().contains("lost items"));
         assert_eq!(faults(&totals, Some(1.0)), None);
-        assert!(faults(&Totals { errors: 1, ..totals }, None).unwrap().contains("1 connections"));
+        assert!(
+            faults(&MemtierTotals { errors: 1, ..totals }, None).unwrap().contains("1 connections")
+        );
     }
 
     #[test]
