@@ -13,6 +13,7 @@ pub use admin::{Admin, Device, Dump, DumpFormat, Grow, Shutdown};
 pub use request::{Arithmetic, Delete, Get, Request, Store, Touch};
 pub use retrieval::{Keys, KeysEnd, parse_keys};
 
+use self::storage::StorageVerb;
 use crate::scan::{Tokens, last_token, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, meta, reply};
 
@@ -69,7 +70,7 @@ pub fn parse<'a>(input: &'a [u8], keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let frame = Frame { input, line, consumed };
     match line {
         [b'g', b'e', b't', b' ', ..] => retrieval::get(frame, 4, false, keys),
-        [b's', b'e', b't', b' ', ..] => storage::parse(frame, storage::Verb::Set, keys),
+        [b's', b'e', b't', b' ', ..] => storage::parse(frame, StorageVerb::Set, keys),
         [b'm', ..] if line.len() == 2 || line[2] == b' ' => parse_meta(frame, keys),
         _ => parse_other(frame, keys),
     }
@@ -108,7 +109,6 @@ fn unfinished_line(input: &[u8]) -> Parsed<'_> {
 }
 
 fn parse_other<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
-    use storage::Verb;
     let line = frame.line;
     let word = &line[..crate::scan::find(line, b' ')];
     match word {
@@ -116,12 +116,12 @@ fn parse_other<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> 
         b"gets" => retrieval::get(frame, 4, true, keys),
         b"gat" => retrieval::gat(frame, 3, false, keys),
         b"gats" => retrieval::gat(frame, 4, true, keys),
-        b"set" => storage::parse(frame, Verb::Set, keys),
-        b"add" => storage::parse(frame, Verb::Add, keys),
-        b"cas" => storage::parse(frame, Verb::Cas, keys),
-        b"append" => storage::parse(frame, Verb::Append, keys),
-        b"prepend" => storage::parse(frame, Verb::Prepend, keys),
-        b"replace" => storage::parse(frame, Verb::Replace, keys),
+        b"set" => storage::parse(frame, StorageVerb::Set, keys),
+        b"add" => storage::parse(frame, StorageVerb::Add, keys),
+        b"cas" => storage::parse(frame, StorageVerb::Cas, keys),
+        b"append" => storage::parse(frame, StorageVerb::Append, keys),
+        b"prepend" => storage::parse(frame, StorageVerb::Prepend, keys),
+        b"replace" => storage::parse(frame, StorageVerb::Replace, keys),
         b"incr" => arithmetic(frame, false, keys),
         b"decr" => arithmetic(frame, true, keys),
         b"touch" => touch(frame, keys),

@@ -4,13 +4,13 @@
 //! happens to an `ms` with a flag that does not begin with a letter or a digit.
 
 use super::{Frame, Parsed, Request, Store, TRAILER, is_noreply, refuse};
-use crate::meta::{Flags, Meta, Verb as MetaVerb};
+use crate::meta::{Flags, Meta, Verb};
 use crate::scan::{Tokens, find_separator, parse_c_number, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, Parse, StoreMode, Then, VALUE_LEN_MAX, reply};
 
 /// A storage command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
+pub(super) enum StorageVerb {
     Set,
     Add,
     Replace,
@@ -62,7 +62,11 @@ fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
 }
 
 /// Parses `verb key flags exptime length [cas] [noreply]`.
-pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
+pub(super) fn parse<'a>(
+    frame: Frame<'a>,
+    verb: StorageVerb,
+    keys: &mut impl KeySink<'a>,
+) -> Parsed<'a> {
     let mut tokens = Tokens::new(frame.line);
     tokens.next();
     let (Some(key), Some(flags), Some(exptime), Some(length)) =
@@ -75,14 +79,14 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
     };
     let noreply = tokens.rest().len() > b"noreply".len() && is_noreply(frame.line);
     let mode = match verb {
-        Verb::Set | Verb::Cas => StoreMode::Set,
-        Verb::Add => StoreMode::Add,
-        Verb::Replace => StoreMode::Replace,
-        Verb::Append => StoreMode::Append,
-        Verb::Prepend => StoreMode::Prepend,
+        StorageVerb::Set | StorageVerb::Cas => StoreMode::Set,
+        StorageVerb::Add => StoreMode::Add,
+        StorageVerb::Replace => StoreMode::Replace,
+        StorageVerb::Append => StoreMode::Append,
+        StorageVerb::Prepend => StoreMode::Prepend,
     };
     let compare = match verb {
-        Verb::Cas => tokens.next().and_then(parse_u64).map(Some),
+        StorageVerb::Cas => tokens.next().and_then(parse_u64).map(Some),
         _ => Some(None),
     };
     let (Some(compare), Some(flags), Some(exptime), true) =
@@ -103,7 +107,7 @@ pub(super) fn parse<'a>(frame: Frame<'a>, verb: Verb, keys: &mut impl KeySink<'a
 /// then discard the value if a flag is wrong, because it has the value's length from this function.
 pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
-    let (Some(length), Some(command)) = (length, Meta::parse(MetaVerb::Set, frame.line, 3)) else {
+    let (Some(length), Some(command)) = (length, Meta::parse(Verb::Set, frame.line, 3)) else {
         return refuse(reply::BAD_FORMAT, frame.consumed);
     };
     let key = command.plain_key().unwrap_or(&[]);
