@@ -15,7 +15,7 @@
 pub(crate) mod committer;
 pub(crate) mod dead_map;
 mod early;
-pub(crate) mod failed;
+pub(crate) mod failed_commits;
 mod failure;
 mod free_marks;
 mod summaries;

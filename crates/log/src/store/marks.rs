@@ -1,6 +1,6 @@
 //! Commit marks: which commit is open, and which are closed, settled, durable or failed.
 
-use crate::commit::failed::FailedCommits;
+use crate::commit::failed_commits::FailedCommits;
 use crate::segment::Segment;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, lock, spin};
