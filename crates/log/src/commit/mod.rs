@@ -13,10 +13,10 @@
 //! so no write ever touches bytes that an earlier commit made durable.
 
 pub(crate) mod committer;
+mod cut;
 pub(crate) mod dead_map;
 mod early;
 pub(crate) mod failed_commits;
-mod failure;
 mod free_marks;
 mod summaries;
 mod write;
