@@ -21,7 +21,7 @@ use crate::log::Log;
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::store::Store;
-use crate::store::deaths::{NEVER, OPEN, Unmarked};
+use crate::store::death_lists::{NEVER, OPEN, Unmarked};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{MutexGuard, lock};
 

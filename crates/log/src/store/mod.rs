@@ -5,7 +5,7 @@
 //! written where. It also explains why every acknowledged record stays readable after a crash at
 //! any moment.
 
-pub(crate) mod deaths;
+pub(crate) mod death_lists;
 mod entries;
 mod grow;
 mod io;
@@ -26,7 +26,7 @@ use crate::address::SegmentNumber;
 use crate::format::{self, DurableEnd, Geometry, Identity, STREAMS, SegmentSeed, Superblock};
 use crate::memory::table::GrowingTable;
 use crate::record::MAX_SEQ;
-use crate::store::deaths::DeathLists;
+use crate::store::death_lists::DeathLists;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use larder_disk::Device;

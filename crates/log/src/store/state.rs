@@ -3,7 +3,7 @@
 
 use crate::address::SegmentNumber;
 use crate::format::Superblock;
-use crate::store::deaths::Deaths;
+use crate::store::death_lists::Deaths;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::collections::{BTreeMap, BTreeSet};
