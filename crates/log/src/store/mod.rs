@@ -5,18 +5,18 @@
 //! written where. It also explains why every acknowledged record stays readable after a crash at
 //! any moment.
 
+mod commit_marks;
 pub(crate) mod death_lists;
 mod entries;
 mod grow;
 mod io;
-mod marks;
 pub(crate) mod places;
 mod state;
 mod superblock;
 mod tiers;
 
+pub use commit_marks::{CommitMarks, CommitState};
 pub use grow::GrowError;
-pub use marks::{CommitMarks, CommitState};
 pub use places::Tier;
 pub(crate) use state::{SegmentEntry, SuperblockWrite};
 
