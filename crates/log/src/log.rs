@@ -12,7 +12,7 @@ use crate::reclaim::quarantine::Quarantine;
 use crate::reclaim::usage::UsageTable;
 use crate::record::Record;
 use crate::residency::copies::Copies;
-use crate::residency::image::{Dropped, Image};
+use crate::residency::segment_image::{Dropped, Image};
 use crate::segment::{Segment, State};
 use crate::store::places::Places;
 use crate::store::{SegmentEntry, Store};

@@ -2,12 +2,12 @@
 //! and segments back. Everything read back is checked before it is trusted.
 
 pub(crate) mod copies;
-pub(crate) mod image;
 mod partial;
+pub(crate) mod segment_image;
 
 pub use copies::{Copies, Kept, Queue};
-pub use image::{Image, Loaded};
 pub use partial::PartialRecords;
+pub use segment_image::{Image, Loaded};
 
 use crate::address::{Address, SegmentNumber};
 use crate::append::Sealed;
@@ -20,8 +20,8 @@ use crate::record::{Head, Kind, Layout, Record, change_value, write_filler};
 use crate::rule::Rule;
 use crate::segment::State;
 use crate::sync::lock;
-use image::Dropped;
 use larder_disk::ReadBuffer;
+use segment_image::Dropped;
 use std::io;
 use std::sync::atomic::Ordering;
 
