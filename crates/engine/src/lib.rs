@@ -84,7 +84,7 @@ mod verbs;
 
 pub use durability::{Durability, Health, LowerDevice, StoreDevice, StoreHistograms, StoreOptions};
 pub use engine::drains::{DrainError, LaneState};
-pub use engine::growths::GrowError;
+pub use engine::grow_requests::GrowError;
 pub use engine::session::{Reads, Session};
 pub use engine::{Engine, ManualCleaner};
 pub use error::{OpenError, StoreError};

@@ -6,7 +6,7 @@
 
 use crate::Outcome;
 use crate::engine::Engine;
-use crate::engine::growths::{Ended, GrowError, GrowRequest};
+use crate::engine::grow_requests::{Ended, GrowError, GrowRequest};
 use crate::lane::Lane;
 use crate::lock::lock;
 use larder_log::GrowError as LogError;

@@ -2,7 +2,7 @@
 
 pub(crate) mod drains;
 mod grow;
-pub(crate) mod growths;
+pub(crate) mod grow_requests;
 pub(crate) mod lanes;
 mod open;
 pub(crate) mod partitions;
@@ -11,7 +11,7 @@ pub(crate) mod session;
 use crate::cleaner::Cleaner;
 use crate::durability::{Durable, StoreHistograms, StoreOptions};
 use crate::engine::drains::{DrainError, DrainRequest, Drains, LaneState};
-use crate::engine::growths::Growths;
+use crate::engine::grow_requests::Growths;
 use crate::engine::partitions::Partitions;
 use crate::error::OpenError;
 use crate::key::Key;

@@ -3,7 +3,7 @@
 
 use crate::engine::Engine;
 use crate::engine::drains::DrainError;
-use crate::engine::growths::GrowError;
+use crate::engine::grow_requests::GrowError;
 use crate::lane::session::LaneSession;
 use crate::limit::Nanos;
 use crate::reads::LaneReads;
