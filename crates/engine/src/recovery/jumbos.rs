@@ -6,7 +6,7 @@ use super::segments::Scan;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::lane::Lane;
-use crate::recovery::shared::{Shared, is_marked};
+use crate::recovery::parallel::{Shared, is_marked};
 use larder_log::format::KeyHash;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
 use larder_log::{Address, SegmentNumber, format};

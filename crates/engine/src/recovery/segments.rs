@@ -8,7 +8,7 @@ use super::newest::{Gathering, Version};
 use crate::error::StoreError;
 use crate::lane::Lane;
 use crate::lock::lock;
-use crate::recovery::shared::{Shared, in_parallel, is_marked};
+use crate::recovery::parallel::{Shared, in_parallel, is_marked};
 use larder_log::Address;
 use larder_log::format::summary::{Summary, SummaryEntry};
 use larder_log::format::{self, DurableEnd, Ending, Extent, Scanned, Trailer};
