@@ -226,30 +226,12 @@ impl Summary {
     ) -> Result<Summary> {
         let mut tally = Tally::default();
         seconds.iter().for_each(|second| tally.add(second));
-        let mut faults = Faults::default();
-        let (mut numbers, mut samples) = (Vec::new(), Vec::new());
-        let (mut busy, mut cpu) = (0.0, 0);
-        for report in reports {
-            faults.add(report.faults);
-            numbers.extend(report.counted);
-            samples.extend(report.samples);
-            busy += report.cpu as f64 / report.window.max(1) as f64;
-            cpu = cpu.max(report.window);
-        }
+        let Merged { faults, numbers, samples, busy, window } = Merged::of(reports);
         if faults.wrong > 0 {
             let first = faults.first_wrong.unwrap_or_default();
             return Err(Error::Void(format!("{} wrong answers, the first: {first}", faults.wrong)));
         }
-        let asked = load.duration.map_or(f64::MAX, |duration| duration.as_secs_f64());
-        // With `in_order`, the load may end early: once it has requested all keys.
-        let length = match load.duration {
-            Some(_) if !is_interrupted() && !shape.in_order => asked,
-            _ => asked.min(cpu as f64 / 1e9),
-        };
-        if is_interrupted() && length <= 0.0 {
-            return Err(Error::server("interrupted before anything was measured"));
-        }
-        samples.sort_unstable();
+        let length = measured_length(load, shape, window)?;
         let total = tally.total();
         let recorded = tally.all_latencies();
         // Pinned threads share one processor.
@@ -323,6 +305,53 @@ impl Summary {
             }
         }
     }
+}
+
+/// The results of all threads together.
+struct Merged {
+    faults: Faults,
+    /// The numbers that counters returned.
+    numbers: Vec<u64>,
+    /// The start and the latency of each request, in nanoseconds, sorted by start.
+    samples: Vec<(u64, u64)>,
+    /// Average number of processors that the threads kept busy.
+    busy: f64,
+    /// The longest measured window of a thread, in nanoseconds.
+    window: u64,
+}
+
+impl Merged {
+    fn of(reports: Vec<WorkerReport>) -> Merged {
+        let (faults, numbers, samples) = (Faults::default(), Vec::new(), Vec::new());
+        let mut merged = Merged { faults, numbers, samples, busy: 0.0, window: 0 };
+        for report in reports {
+            merged.faults.add(report.faults);
+            merged.numbers.extend(report.counted);
+            merged.samples.extend(report.samples);
+            merged.busy += report.cpu as f64 / report.window.max(1) as f64;
+            merged.window = merged.window.max(report.window);
+        }
+        merged.samples.sort_unstable();
+        merged
+    }
+}
+
+/// Returns the length of a measurement in seconds. `window` is the longest measured window of a
+/// thread, in nanoseconds.
+///
+/// # Errors
+/// Returns an error if a signal ended the run before the measurement began.
+fn measured_length(load: &Load, shape: &Shape, window: u64) -> Result<f64> {
+    let asked = load.duration.map_or(f64::MAX, |duration| duration.as_secs_f64());
+    // With `in_order`, the load may end early: once it has requested all keys.
+    let length = match load.duration {
+        Some(_) if !is_interrupted() && !shape.in_order => asked,
+        _ => asked.min(window as f64 / 1e9),
+    };
+    if is_interrupted() && length <= 0.0 {
+        return Err(Error::server("interrupted before anything was measured"));
+    }
+    Ok(length)
 }
 
 /// Returns true if a generator may have limited the figures: its threads kept more than 80 % of the
