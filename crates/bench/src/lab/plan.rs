@@ -146,9 +146,17 @@ impl Plan {
     }
 
     fn on(processors: usize, scale: Scale) -> Plan {
+        match scale {
+            Scale::Small => Plan::small(processors),
+            Scale::Medium => Plan::medium(processors),
+            Scale::Full => Plan::full(processors),
+        }
+    }
+
+    fn small(processors: usize) -> Plan {
         let seconds = Duration::from_secs_f64;
         let load_threads = (processors / 4).clamp(1, LOAD_THREADS);
-        let small = Plan {
+        Plan {
             rounds: 2,
             long_rounds: 1,
             time: seconds(0.5),
@@ -187,84 +195,91 @@ impl Plan {
                 requests: 150_000,
                 recorded: Vec::new(),
             },
-        };
-        match scale {
-            Scale::Small => small,
-            Scale::Medium => Plan {
-                rounds: 3,
-                long_rounds: 3,
-                time: seconds(10.0),
-                warm_up: seconds(2.0),
-                counter: CounterSizes { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
-                persistence: PersistenceSizes {
-                    keys: 5_000_000,
-                    insert: seconds(120.0),
-                    timeline: seconds(300.0),
-                    memory: 2048,
-                    ..small.persistence
-                },
-                cliff: CliffSizes {
-                    keys: 4_000_000,
-                    memory: 512,
-                    rates: vec![5_000, 10_000, 20_000, 30_000, 40_000, 60_000, 80_000, 120_000],
-                    cloud_time: seconds(30.0),
-                    ..small.cliff
-                },
-                converge: ConvergeSizes {
-                    fit_memory: 1024,
-                    ram_keys: 1_000_000,
-                    disk_memory: 512,
-                    disk_bytes: 4 << 30,
-                    ..small.converge
-                },
-                restart: RestartSizes { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
-                hitratio: HitratioSizes {
-                    memory: 64,
-                    keys: 1_000_000,
-                    requests: 5_000_000,
-                    recorded: Vec::new(),
-                },
-                ..small
+        }
+    }
+
+    fn medium(processors: usize) -> Plan {
+        let seconds = Duration::from_secs_f64;
+        let small = Plan::small(processors);
+        Plan {
+            rounds: 3,
+            long_rounds: 3,
+            time: seconds(10.0),
+            warm_up: seconds(2.0),
+            counter: CounterSizes { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
+            persistence: PersistenceSizes {
+                keys: 5_000_000,
+                insert: seconds(120.0),
+                timeline: seconds(300.0),
+                memory: 2048,
+                ..small.persistence
             },
-            Scale::Full => Plan {
-                rounds: 1,
-                long_rounds: 1,
-                time: seconds(180.0),
-                warm_up: seconds(10.0),
-                counter: CounterSizes { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
-                persistence: PersistenceSizes {
-                    keys: 50_000_000,
-                    insert: Duration::MAX,
-                    timeline: seconds(600.0),
-                    memory: 12_000,
-                    ..small.persistence
-                },
-                cliff: CliffSizes {
-                    keys: 20_000_000,
-                    memory: 2048,
-                    rates: (1..=12).map(|step| step * 10_000).collect(),
-                    cloud_time: seconds(180.0),
-                    ..small.cliff
-                },
-                converge: ConvergeSizes {
-                    fit_memory: 8192,
-                    ram_keys: 5_000_000,
-                    disk_memory: 2048,
-                    disk_bytes: 20 << 30,
-                    ..small.converge
-                },
-                restart: RestartSizes {
-                    keys: vec![1_000_000, 10_000_000, 50_000_000],
-                    after: seconds(60.0),
-                },
-                hitratio: HitratioSizes {
-                    memory: 1024,
-                    keys: 16_000_000,
-                    requests: 80_000_000,
-                    recorded: Vec::new(),
-                },
-                ..small
+            cliff: CliffSizes {
+                keys: 4_000_000,
+                memory: 512,
+                rates: vec![5_000, 10_000, 20_000, 30_000, 40_000, 60_000, 80_000, 120_000],
+                cloud_time: seconds(30.0),
+                ..small.cliff
             },
+            converge: ConvergeSizes {
+                fit_memory: 1024,
+                ram_keys: 1_000_000,
+                disk_memory: 512,
+                disk_bytes: 4 << 30,
+                ..small.converge
+            },
+            restart: RestartSizes { keys: vec![1_000_000, 5_000_000], after: seconds(60.0) },
+            hitratio: HitratioSizes {
+                memory: 64,
+                keys: 1_000_000,
+                requests: 5_000_000,
+                recorded: Vec::new(),
+            },
+            ..small
+        }
+    }
+
+    fn full(processors: usize) -> Plan {
+        let seconds = Duration::from_secs_f64;
+        let small = Plan::small(processors);
+        Plan {
+            rounds: 1,
+            long_rounds: 1,
+            time: seconds(180.0),
+            warm_up: seconds(10.0),
+            counter: CounterSizes { clients: (1..=10).collect(), pipelined: vec![1, 2, 5, 10] },
+            persistence: PersistenceSizes {
+                keys: 50_000_000,
+                insert: Duration::MAX,
+                timeline: seconds(600.0),
+                memory: 12_000,
+                ..small.persistence
+            },
+            cliff: CliffSizes {
+                keys: 20_000_000,
+                memory: 2048,
+                rates: (1..=12).map(|step| step * 10_000).collect(),
+                cloud_time: seconds(180.0),
+                ..small.cliff
+            },
+            converge: ConvergeSizes {
+                fit_memory: 8192,
+                ram_keys: 5_000_000,
+                disk_memory: 2048,
+                disk_bytes: 20 << 30,
+                ..small.converge
+            },
+            restart: RestartSizes {
+                keys: vec![1_000_000, 10_000_000, 50_000_000],
+                after: seconds(60.0),
+            },
+            hitratio: HitratioSizes {
+                memory: 1024,
+                keys: 16_000_000,
+                requests: 80_000_000,
+                recorded: Vec::new(),
+            },
+            ..small
         }
     }
 
