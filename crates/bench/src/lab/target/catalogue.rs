@@ -198,21 +198,33 @@ impl Found {
     }
 }
 
+/// The values of [`System::stand_in`].
+const MYSQL: &str = "stands in for MySQL";
+const SCYLLA: &str = "stands in for ScyllaDB";
+const MONGO: &str = "stands in for MongoDB";
+
 /// Returns every system that the lab knows, in the order of the report.
 pub(crate) fn catalogue() -> Vec<System> {
+    [caches(), redis_servers(), sql_databases(), other_databases()].concat()
+}
+
+fn system(
+    id: &'static str,
+    name: &'static str,
+    family: &'static str,
+    durability: Durability,
+    recipe: Arc<dyn Recipe>,
+) -> System {
+    System { id, name, family, durability, stand_in: None, recipe }
+}
+
+fn stand_in(stand_in: &'static str, system: System) -> System {
+    System { stand_in: Some(stand_in), ..system }
+}
+
+/// Returns Larder and the other servers with memcached's protocol.
+fn caches() -> Vec<System> {
     use Durability::{Async, None as Volatile, Sync};
-    const MYSQL: Option<&str> = Some("stands in for MySQL");
-    const SCYLLA: Option<&str> = Some("stands in for ScyllaDB");
-    const MONGO: Option<&str> = Some("stands in for MongoDB");
-    let system = |id, name, family, durability, recipe: Arc<dyn Recipe>| System {
-        id,
-        name,
-        family,
-        durability,
-        stand_in: None,
-        recipe,
-    };
-    let stand_in = |stand_in, system: System| System { stand_in, ..system };
     vec![
         system("larder", "Larder, memory", "Larder", Volatile, Arc::new(Larder::Memory)),
         system("larder-async", "Larder, async", "Larder", Async, Arc::new(Larder::Async)),
@@ -251,6 +263,13 @@ pub(crate) fn catalogue() -> Vec<System> {
         system("arcus-async", "ARCUS, async", "ARCUS", Async, Arc::new(Arcus::Async)),
         system("arcus-sync", "ARCUS, sync", "ARCUS", Sync, Arc::new(Arcus::Sync)),
         system("pogocache", "pogocache", "pogocache", Volatile, Arc::new(Pogocache)),
+    ]
+}
+
+/// Returns Redis and Valkey.
+fn redis_servers() -> Vec<System> {
+    use Durability::{Async, None as Volatile, Sync};
+    vec![
         system("redis", "Redis, no AOF", "Redis", Volatile, Arc::new(RedisServer::redis(None))),
         system(
             "redis-everysec",
@@ -281,6 +300,12 @@ pub(crate) fn catalogue() -> Vec<System> {
             Sync,
             Arc::new(RedisServer::valkey(Some("always"))),
         ),
+    ]
+}
+
+fn sql_databases() -> Vec<System> {
+    use Durability::{Async, None as Volatile, Sync};
+    vec![
         system(
             "postgres",
             "PostgreSQL, fsync on",
@@ -326,6 +351,13 @@ pub(crate) fn catalogue() -> Vec<System> {
                 Arc::new(Mariadb::ActiveRecord),
             ),
         ),
+    ]
+}
+
+/// Returns the databases without SQL.
+fn other_databases() -> Vec<System> {
+    use Durability::{Async, None as Volatile, Sync};
+    vec![
         stand_in(
             SCYLLA,
             system(
