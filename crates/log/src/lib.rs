@@ -52,7 +52,7 @@ pub mod sync;
 pub use address::{Address, MAX_SEGMENT_SIZE, RecordId, SegmentNumber};
 pub use append::{Appended, Appender, Claim, Reservation, Sealed, Stream};
 pub use commit::{BegunMap, Closed, Committer, DeadMap, MapState, Written};
-pub use log::{Config, Log};
+pub use log::{Config, DurableLog, Log};
 pub use memory::{
     Appending, Budget, Buffers, CLEANER_RESERVE, Epochs, Mapping, Participant, Pin, Region,
     prefetch,

@@ -21,6 +21,7 @@ use crate::sync::{Mutex, lock};
 use crate::{Budget, Epochs};
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Configuration of a log.
@@ -39,8 +40,8 @@ pub struct Config {
 pub struct Log {
     pub(crate) segment_size: usize,
     pub(crate) budget: Arc<Budget>,
-    /// Memory of segments that were [loaded](Log::load_if_absent) and are no longer needed. The
-    /// next loads use it again.
+    /// Memory of segments that were [loaded](Log::load_if_absent) and are no longer needed.
+    /// The next loads use it again.
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: GrowingTable<Segment>,
@@ -96,8 +97,8 @@ pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
 
 impl Log {
     /// Creates an empty log. The kernel supplies the frames' memory when they are first written.
-    /// With a store, the caller must run a recovery ([`Log::survey`] to [`Log::finish_recovery`])
-    /// before it appends anything.
+    /// With a store, the caller must run a recovery ([`DurableLog::survey`] to
+    /// [`DurableLog::finish_recovery`]) before it appends anything.
     pub fn new(
         config: Config,
         mut store: Option<Store>,
@@ -167,8 +168,15 @@ impl Log {
     }
 
     /// Returns the store, if there is one.
+    #[inline]
     pub fn store(&self) -> Option<&Store> {
         self.store.as_ref()
+    }
+
+    /// Returns the log with its store, if it has one.
+    #[inline]
+    pub fn durable(&self) -> Option<DurableLog<'_>> {
+        self.store.as_ref().map(|store| DurableLog { log: self, store })
     }
 
     /// Returns the copies of records whose segments have no frame.
@@ -180,11 +188,6 @@ impl Log {
     #[inline]
     pub fn record_id(&self, address: Address) -> RecordId {
         RecordId { address, generation: self.segment(address.segment()).generation() }
-    }
-
-    /// Returns the store of a log that has one.
-    pub(crate) fn durable_log(&self) -> &Store {
-        self.store.as_ref().expect("only a log with a store is committed")
     }
 
     /// Returns the size of a segment, in bytes.
@@ -320,6 +323,24 @@ impl Log {
         let at = frame.wrapping_add(address.offset());
         prefetch::for_reading(at);
         prefetch::for_reading(at.wrapping_add(prefetch::LINE));
+    }
+}
+
+/// A log that has a store. Only [`Log::durable`] returns one, so what needs a store need not check
+/// again that there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct DurableLog<'a> {
+    log: &'a Log,
+    /// The log's store.
+    pub store: &'a Store,
+}
+
+impl Deref for DurableLog<'_> {
+    type Target = Log;
+
+    #[inline]
+    fn deref(&self) -> &Log {
+        self.log
     }
 }
 

@@ -12,7 +12,7 @@
 
 use crate::cleaner::Cleaner;
 use crate::cleaner::map_walk::MapWalk;
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use larder_log::{SegmentNumber, Stream};
 use std::collections::BTreeSet;
 
@@ -37,9 +37,7 @@ impl Lane {
             self.log.postpone_cleaning(stream, number);
             return false;
         }
-        if let Some(durable) = &self.durable {
-            durable.want_commit();
-        }
+        self.want_commit();
         true
     }
 
@@ -76,19 +74,16 @@ const MEMORY_SHARE: usize = 64;
 impl Cleaner {
     /// Makes the dead maps that are needed to free segments, a slice at a time. Returns true if the
     /// walk should continue at once.
-    pub(crate) fn make_dead_maps(&mut self, lane: &Lane) -> bool {
-        let Some(store) = lane.log.store() else { return false };
+    pub(crate) fn make_dead_maps(&mut self, lane: DurableLane<'_>) -> bool {
         let Some(mut walk) = self.map_walk.take().or_else(|| self.begin_map_walk(lane)) else {
             return false;
         };
-        if walk.undo_count != store.commits.undo_count() || walk.undo_count % 2 == 1 {
+        if walk.undo_count != lane.log.store.commits.undo_count() || walk.undo_count % 2 == 1 {
             walk.abandon(lane);
             return false;
         }
         if walk.stripe.is_none() && !walk.is_ready(lane) {
-            if let Some(durable) = &lane.durable {
-                durable.want_commit();
-            }
+            lane.want_commit();
             self.map_walk = Some(walk);
             return false;
         }
@@ -99,7 +94,7 @@ impl Cleaner {
         }
         // The maps also mark records that died during the walk. So all deaths in the maps are
         // durable only once the commit that is open now is durable.
-        let after = store.commits.open();
+        let after = lane.log.store.commits.open();
         lane.stage_dead_maps(walk.maps.into_values().map(|mut map| {
             map.finish(after);
             map
@@ -110,13 +105,13 @@ impl Cleaner {
     /// Abandons an unfinished walk when the cleaner ends. The deaths that its maps would have
     /// marked are noted again, for later maps.
     pub(crate) fn abandon_maps(&mut self, lane: &Lane) {
-        if let Some(walk) = self.map_walk.take() {
+        if let (Some(walk), Some(lane)) = (self.map_walk.take(), lane.durable()) {
             walk.abandon(lane);
         }
     }
 
-    fn begin_map_walk(&mut self, lane: &Lane) -> Option<MapWalk> {
-        let map_bytes = lane.log.store()?.map_bytes();
+    fn begin_map_walk(&mut self, lane: DurableLane<'_>) -> Option<MapWalk> {
+        let map_bytes = lane.log.store.map_bytes();
         let most = (lane.options.memory as usize / MEMORY_SHARE / map_bytes).max(1);
         let numbers = self.move_ends(lane, most);
         if numbers.is_empty() {

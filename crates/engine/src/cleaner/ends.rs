@@ -8,7 +8,7 @@
 
 use crate::cleaner::state::Cleaner;
 use crate::key::Key;
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use larder_log::format::Meta;
 use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
@@ -20,7 +20,7 @@ const MOST_FAILED: usize = 4;
 
 /// Returns at most `most` segments that need dead maps because of deaths up to the commit `until`.
 /// Omits segments that `lane.older` skips: they could not be read, so their maps cannot be made.
-fn mappable(lane: &Lane, until: u64, most: usize) -> Vec<SegmentNumber> {
+fn mappable(lane: DurableLane<'_>, until: u64, most: usize) -> Vec<SegmentNumber> {
     let mut needed = lane.log.blocking_segments(until, most + lane.older.skipped());
     needed.retain(|&number| !lane.older.is_skipped(number));
     needed.truncate(most);
@@ -31,9 +31,8 @@ impl Cleaner {
     /// Moves the ends of segments in quarantine, so that these segments can be freed. If ends
     /// cannot move, or if dead maps are cheaper, returns at most `most` segments for which the
     /// caller must make dead maps instead.
-    pub(crate) fn move_ends(&mut self, lane: &Lane, most: usize) -> Vec<SegmentNumber> {
-        let Some(store) = lane.log.store() else { return Vec::new() };
-        let durable = store.commits.durable();
+    pub(crate) fn move_ends(&mut self, lane: DurableLane<'_>, most: usize) -> Vec<SegmentNumber> {
+        let durable = lane.log.store.commits.durable();
         let idle = !lane.log.has_quarantine() && !lane.log.holds_ends();
         if idle || std::mem::replace(&mut self.ends.looked_at, durable) == durable {
             return Vec::new();
@@ -93,23 +92,21 @@ impl Cleaner {
     pub(crate) fn retry_ends(&mut self, lane: &Lane) {
         if lane.log.expect_places() {
             self.ends.looked_at = 0;
-            if let Some(durable) = &lane.durable {
-                durable.want_commit();
-            }
+            lane.want_commit();
         }
     }
 
     /// Returns true if the dead maps that would let the blocked segments be freed take at least
     /// `bytes`.
-    fn maps_cost_more_than(&self, lane: &Lane, bytes: u64) -> bool {
-        let Some(store) = lane.log.store() else { return false };
+    fn maps_cost_more_than(&self, lane: DurableLane<'_>, bytes: u64) -> bool {
+        let store = lane.log.store;
         let wanted = bytes.div_ceil(Meta::encoded_bytes(store.map_bytes()) as u64) as usize;
         lane.log.needs_maps(store.commits.durable(), wanted.max(1))
     }
 
     /// Appends a tombstone for every key whose newest version is in this quarantined segment.
     /// Returns false if not all of these ends could be moved.
-    fn move_ends_of(&mut self, lane: &Lane, number: SegmentNumber) -> bool {
+    fn move_ends_of(&mut self, lane: DurableLane<'_>, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_dead_jumbo() {
             return false;
         }
@@ -133,7 +130,7 @@ impl Cleaner {
     /// Appends a tombstone with the record's version, unless the index leads to a newer version of
     /// the key in memory. Does not read newer versions from the device: an unneeded tombstone does
     /// no harm, because it hides only older versions.
-    fn move_end(&mut self, lane: &Lane, record: &Record<'_>) -> bool {
+    fn move_end(&mut self, lane: DurableLane<'_>, record: &Record<'_>) -> bool {
         let key = Key::new(record.key(), lane.options.hash_seed);
         // SAFETY: the cleaner is awake in the epochs.
         let newer = unsafe {
@@ -156,7 +153,7 @@ impl Cleaner {
             return false;
         };
         let fields = Fields { seq: record.seq(), ..Fields::of_kind(Kind::Tombstone) };
-        let value_hash = lane.log.store().map_or(0, |store| store.value_hash(&[], &[]));
+        let value_hash = lane.log.store.value_hash(&[], &[]);
         // SAFETY: only this thread uses the reservation, and it is as long as the layout says.
         unsafe {
             write_head(reserved.memory, &layout, &fields, key.bytes());

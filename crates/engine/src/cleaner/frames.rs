@@ -5,7 +5,7 @@
 use crate::cleaner::state::{Cleaner, READY_FRAMES, Step};
 use crate::cleaner::walk;
 use crate::key::Key;
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use larder_log::{Address, Among, Queue, Record, RecordId, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ const SPARED_TURNS: u32 = 16;
 
 impl Cleaner {
     /// Frees the least wanted frame. Returns false if there is none.
-    pub(super) fn free_frame(&mut self, lane: &Lane) -> bool {
+    pub(super) fn free_frame(&mut self, lane: DurableLane<'_>) -> bool {
         let just_read = lane.readers.large.unused(lane.now.load(Ordering::Relaxed));
         let usage = lane.log.usage();
         // Finds each stream's live bytes in memory and its oldest segment in memory. Passes over
@@ -56,7 +56,7 @@ impl Cleaner {
         // budget until the old frames are returned.
         if small + main > 0 && lane.log.copies().retired_frames() < RETIRED_COPY_FRAMES {
             let probation = main == 0 || small as u64 * PROBATION > (small + main) as u64;
-            if self.forget_copies(lane, if probation { Queue::Small } else { Queue::Main }) {
+            if self.forget_copies(&lane, if probation { Queue::Small } else { Queue::Main }) {
                 return true;
             }
         }
@@ -67,7 +67,7 @@ impl Cleaner {
     /// only if it can drop nothing else. Returns `Step::Later` for the first [`SPARED_TURNS`]
     /// turns, so that calls can use the values meanwhile. Calls that need a dropped value fetch it
     /// again, a bounded number of times.
-    pub(super) fn drop_just_read(&mut self, lane: &Lane) -> Step {
+    pub(super) fn drop_just_read(&mut self, lane: DurableLane<'_>) -> Step {
         let resident = |id: &RecordId| {
             let segment = lane.log.segment(id.address.segment());
             segment.generation() == id.generation && !segment.frame().is_null()
@@ -92,7 +92,7 @@ impl Cleaner {
 
     /// Frees a frame if few free frames are left, to make room for copies of records read from the
     /// device.
-    pub(super) fn free_frame_for_copies(&mut self, lane: &Lane) {
+    pub(super) fn free_frame_for_copies(&mut self, lane: DurableLane<'_>) {
         let coming = lane.log.quarantined() + lane.log.dropped_frames();
         if lane.log.available_frames() + coming > READY_FRAMES {
             return;
@@ -102,13 +102,13 @@ impl Cleaner {
 
     /// Drops a segment's frame. Records that were read more than once stay in memory as copies. A
     /// jumbo that was read keeps its frame and moves to the end of the survivors' queue.
-    fn drop_frame(&mut self, lane: &Lane, stream: Stream, number: SegmentNumber) -> bool {
+    fn drop_frame(&mut self, lane: DurableLane<'_>, stream: Stream, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_jumbo() {
-            return self.promote_jumbo(lane, stream, number) || lane.log.drop_frame(number);
+            return self.promote_jumbo(&lane, stream, number) || lane.log.drop_frame(number);
         }
         let hits = lane.get_hits();
         if std::mem::replace(&mut self.hits, hits) != hits {
-            self.copy_popular(lane, number);
+            self.copy_popular(&lane, number);
         }
         lane.log.drop_frame(number)
     }

@@ -1,6 +1,6 @@
 //! A walk over the index that finds the live records of the segments that need dead maps.
 
-use crate::lane::Lane;
+use crate::lane::DurableLane;
 use crate::older::OlderSlotWork;
 use larder_log::{DeadMap, MapState, Rule, SegmentNumber};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) struct MapWalk {
 
 impl MapWalk {
     pub(super) fn new(
-        lane: &Lane,
+        lane: DurableLane<'_>,
         numbers: &[SegmentNumber],
         settling: &mut OlderSlotWork,
     ) -> Self {
@@ -50,7 +50,7 @@ impl MapWalk {
 
     /// Returns true if the walk can begin, because all deaths that the maps will mark are durable.
     /// Removes the maps of segments that were freed meanwhile.
-    pub(super) fn is_ready(&mut self, lane: &Lane) -> bool {
+    pub(super) fn is_ready(&mut self, lane: DurableLane<'_>) -> bool {
         let mut ready = true;
         self.maps.retain(|_, map| {
             let state = lane.log.map_state(map.begun());
@@ -61,7 +61,7 @@ impl MapWalk {
     }
 
     /// Visits some stripes from `stripe` on. Returns the next stripe; `None` at the end.
-    pub(super) fn step(&mut self, lane: &Lane, mut stripe: usize) -> Option<usize> {
+    pub(super) fn step(&mut self, lane: DurableLane<'_>, mut stripe: usize) -> Option<usize> {
         let (mut seen, wanted) = (0, &self.wanted);
         while stripe < lane.index.stripe_count() && seen < SLOTS_PER_TURN {
             lane.index.visit_stripe(stripe, |slot| {
@@ -81,7 +81,7 @@ impl MapWalk {
         (stripe < lane.index.stripe_count()).then_some(stripe)
     }
 
-    pub(super) fn abandon(self, lane: &Lane) {
+    pub(super) fn abandon(self, lane: DurableLane<'_>) {
         for map in self.maps.values() {
             lane.log.abandon_map(map.begun().segment, map.begun().generation);
         }

@@ -30,9 +30,8 @@ mod tiers;
 pub(crate) mod walk;
 
 use crate::WhenFull;
-use crate::durability::Durable;
 use crate::key::Key;
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use crate::stats::bump;
 pub(crate) use state::{Cleaner, READY_FRAMES, Step};
@@ -108,10 +107,10 @@ impl Cleaner {
         if !self.recycle(lane) {
             lane.log.prepare_frame();
         }
-        let warming = lane.warm_one();
+        let warming = lane.durable().is_some_and(DurableLane::warm_one);
         self.reap(lane);
         self.sweep(lane);
-        let mapping = self.make_dead_maps(lane);
+        let mapping = lane.durable().is_some_and(|lane| self.make_dead_maps(lane));
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
         self.unreadable_at = (0, 0);
@@ -133,7 +132,10 @@ impl Cleaner {
         if index_full && !refuses {
             self.evict_coldest(lane);
         }
-        if lane.log.copies().take_want() && !self.must_free(lane) {
+        if lane.log.copies().take_want()
+            && !self.must_free(lane)
+            && let Some(lane) = lane.durable()
+        {
             self.free_frame_for_copies(lane);
         }
         let cooled = !overdrawn(lane) && !must_free_frames(lane) && self.cool(lane);
@@ -173,29 +175,28 @@ impl Cleaner {
         if coming
             && (lane.log.available_places(Claim::Write) < wanted_places(lane)
                 || tiers::is_fast_short(lane, 0))
-            && let Some(durable) = &lane.durable
         {
             // The emptied places become free with a commit. Without this request, that commit would
             // come only when a writer already waits for the places.
-            durable.want_commit();
+            lane.want_commit();
         }
         // Writers are served first, because resolving older slots may read from the device.
-        let settling = self.resolve_many(lane);
+        let settling = lane.durable().is_some_and(|lane| self.resolve_many(lane));
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.drop_abandoned_reservations(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
             // With a store, freed places come back with a commit. The cleaner requests that commit,
             // because the session that would request it may be the one that waits for space.
-            if coming && let Some(durable) = &lane.durable {
-                durable.want_commit();
+            if coming {
+                lane.want_commit();
             }
             return Some(POLL);
         }
         if wanted {
             return Some(IDLE_POLL);
         }
-        if lane.durable.as_ref().is_some_and(Durable::is_sync) {
-            lane.log.prepare_place();
+        if let Some(durable) = lane.durable().filter(|durable| durable.state.is_sync()) {
+            durable.log.prepare_place();
         }
         if warming || settling || mapping || expiring {
             return Some(Duration::ZERO);
@@ -287,14 +288,16 @@ impl Cleaner {
         {
             return Step::Freed;
         }
-        if unsettled && let Some(durable) = &lane.durable {
-            durable.want_commit();
+        if unsettled {
+            lane.want_commit();
         }
-        if lane.durable.is_some() && (!places || must_free_frames(lane)) {
-            if self.free_frame(lane) {
+        if let Some(durable) = lane.durable()
+            && (!places || must_free_frames(lane))
+        {
+            if self.free_frame(durable) {
                 return Step::Freed;
             }
-            match self.drop_just_read(lane) {
+            match self.drop_just_read(durable) {
                 Step::Nothing => (),
                 step => return step,
             }
@@ -309,7 +312,7 @@ impl Cleaner {
         // With a store, only a lack of places justifies an eviction, because memory can be freed
         // without an eviction.
         let evicts =
-            lane.options.engine.when_full == WhenFull::Evict && (places || lane.durable.is_none());
+            lane.options.engine.when_full == WhenFull::Evict && (places || !lane.has_store());
         if !evicts || !reported {
             return otherwise;
         }
@@ -344,10 +347,8 @@ impl Cleaner {
         {
             freed = self.free_dead(lane, stream, number, undo_count);
         }
-        if self.evict_oldest(lane, Among::All).is_none()
-            && let Some(durable) = &lane.durable
-        {
-            durable.want_commit();
+        if self.evict_oldest(lane, Among::All).is_none() {
+            lane.want_commit();
         }
     }
 
@@ -466,7 +467,7 @@ impl Cleaner {
             return;
         }
         self.swept = now;
-        if lane.durable.is_some() {
+        if lane.has_store() {
             // With a store, expired items still hide older versions. So they are removed only when
             // their segment is cleaned.
             self.expired = Some((0, 0));

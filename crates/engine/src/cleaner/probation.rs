@@ -26,7 +26,7 @@ impl Cleaner {
     /// probation alone fill probation's share of the live bytes. Segments that have reads are not
     /// examined again.
     pub(super) fn oldest_unread(&mut self, lane: &Lane) -> Option<SegmentNumber> {
-        if lane.durable.is_some() {
+        if lane.has_store() {
             return None;
         }
         for _ in 0..LOOKS {

@@ -20,7 +20,7 @@ impl Cleaner {
     /// Recycles segments until writers have enough frames. Returns true if writers need no
     /// untouched memory.
     pub(super) fn recycle(&mut self, lane: &Lane) -> bool {
-        if lane.durable.is_some() || self.must_free(lane) {
+        if lane.has_store() || self.must_free(lane) {
             return false;
         }
         self.reap(lane);

@@ -3,7 +3,7 @@
 use crate::UnixSeconds;
 use crate::cleaner::limiters::LimiterShare;
 use crate::cleaner::map_walk::MapWalk;
-use crate::durability::{Changes, Durable};
+use crate::durability::Changes;
 use crate::lane::Lane;
 use crate::older::OlderSlotWork;
 use crate::options::WhenFull;
@@ -147,7 +147,7 @@ impl Cleaner {
         Cleaner {
             counters: lane.new_counters(),
             participant: lane.epochs.join(),
-            changes: lane.durable.as_ref().filter(|d| d.is_sync()).map(Durable::new_changes),
+            changes: lane.new_changes(),
             map_walk: None,
             ends: Ends::default(),
             settling: OlderSlotWork::default(),
@@ -180,7 +180,7 @@ pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
 pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
     match lane.options.engine.when_full {
         // If only a frame is needed, the alternative to cleaning is to drop the segment's frame.
-        _ if lane.durable.is_some() && !places => CLEAN_INSTEAD_OF_DROPPING,
+        _ if lane.has_store() && !places => CLEAN_INSTEAD_OF_DROPPING,
         WhenFull::Evict => CLEAN_BELOW,
         WhenFull::Refuse if is_reserve_short(lane) => CLEAN_BELOW_FOR_RESERVE,
         WhenFull::Refuse => CLEAN_BELOW_WHEN_REFUSING,

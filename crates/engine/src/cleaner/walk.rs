@@ -171,7 +171,7 @@ impl Cleaner {
         let mut remove = |place: SlotPlace<'_>| {
             guard.remove(place, true);
             lane.kill(address.segment(), record.size());
-            if lane.durable.is_some() {
+            if lane.has_store() {
                 ends.push(address.offset() as u32);
                 let tombstone = Layout { header: HEADER, key: key.bytes().len(), value: 0 };
                 lane.log.count_end(address.segment(), tombstone.size());
@@ -299,7 +299,7 @@ pub(super) fn expired(record: Record<'_>, now: UnixSeconds) -> bool {
 /// Returns true if S3-FIFO keeps an item at the end of its queue.
 pub(super) fn keeps(lane: &Lane, slot: Slot, stream: Stream) -> bool {
     match stream {
-        Stream::Hot if lane.durable.is_some() => slot.frequency() >= PROMOTE_AT_WITH_STORE,
+        Stream::Hot if lane.has_store() => slot.frequency() >= PROMOTE_AT_WITH_STORE,
         Stream::Hot => slot.frequency() >= PROMOTE_AT,
         Stream::Survivors => slot.frequency() > 0,
     }

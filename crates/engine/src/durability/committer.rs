@@ -4,7 +4,7 @@
 use crate::CommitState;
 use crate::durability::state::{Committer, REMEMBERED};
 use crate::durability::{Durability, Durable, Health};
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use larder_log::commit::Closed;
 use larder_log::record::MAX_SEQ;
@@ -34,13 +34,12 @@ const TIME_STEP: u32 = 10;
 
 /// Starts the committer's thread. The thread holds no strong reference to the lane while it waits,
 /// so it does not keep the engine alive.
-pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
-    let Some(durable) = &lane.durable else { return Ok(()) };
+pub(crate) fn spawn(lane: &Arc<Lane>, durability: &Durable) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
     let builder = thread::Builder::new().name("committer".into());
     let handle = builder.spawn(move || run(&weak))?;
-    *lock(&durable.thread) = Some(handle.thread().clone());
-    // A request made before `durable.thread` was set could not wake the thread, for example a
+    *lock(&durability.thread) = Some(handle.thread().clone());
+    // A request made before `thread` was set could not wake the thread, for example a
     // request of a full lane's cleaner. While that request is pending, later requests do not wake
     // the thread either. So the thread is woken here.
     handle.thread().unpark();
@@ -50,27 +49,28 @@ pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
 fn run(weak: &Weak<Lane>) {
     loop {
         let Some(lane) = weak.upgrade() else { return };
-        let Some(durable) = &lane.durable else { return };
-        let failing = durable.is_failing();
-        let asked = durable.take_wanted();
-        let due = asked || durable.mode() == Durability::Async || durable.owes();
-        if asked && !failing && durable.is_sync() {
-            let returning = lock(&lane.committer).gather.returning(durable.last_us());
+        let Some(durable) = lane.durable() else { return };
+        let state = durable.state;
+        let failing = state.is_failing();
+        let asked = state.take_wanted();
+        let due = asked || state.mode() == Durability::Async || state.owes();
+        if asked && !failing && state.is_sync() {
+            let returning = lock(&lane.committer).gather.returning(state.last_us());
             if let Some(returning) = returning {
-                durable.wait_for_clients(returning);
+                state.wait_for_clients(returning);
                 // The commit that begins now also serves the requests that came during the wait.
-                durable.take_wanted();
+                state.take_wanted();
             }
         }
-        let healthy = if due || failing { lane.commit() } else { true };
-        let wait = match durable.mode() {
+        let healthy = if due || failing { durable.commit() } else { true };
+        let wait = match state.mode() {
             _ if !healthy => Some(RETRY),
             // Sync mode needs this wait only for changes that were acknowledged before they are
             // durable (see `Durable::owe`): it limits the time until a commit covers them.
-            Durability::Async | Durability::Sync => Some(durable.interval() / 4),
+            Durability::Async | Durability::Sync => Some(state.interval() / 4),
             Durability::None => None,
         };
-        let again = healthy && durable.wanted.load(Ordering::Acquire);
+        let again = healthy && state.wanted.load(Ordering::Acquire);
         drop(lane);
         match wait {
             _ if again => {}
@@ -80,40 +80,37 @@ fn run(weak: &Weak<Lane>) {
     }
 }
 
-impl Lane {
-    /// Makes everything durable that was written before this call. Returns false if the device
-    /// fails. Apart from the committer's thread, only simulations, tests and the deletion of strays
-    /// at a start call this function.
-    pub(crate) fn commit(&self) -> bool {
-        let Some(durable) = &self.durable else { return true };
+impl DurableLane<'_> {
+    /// See [`Lane::commit`].
+    fn commit(self) -> bool {
         let _no_other = lock(&self.committing);
-        self.commit_by(durable, CommitKind::Ordinary)
+        self.commit_by(CommitKind::Ordinary)
     }
 
     /// Commits; the caller holds `committing`. The committer's state is unlocked during the sync,
     /// so early writes can go on.
-    fn commit_by(&self, durable: &Durable, kind: CommitKind) -> bool {
+    fn commit_by(self, kind: CommitKind) -> bool {
         let mut guard = lock(&self.committer);
         let committer = &mut *guard;
         if committer.ended {
             return true;
         }
-        let began = durable.now_us();
+        let began = self.state.now_us();
         committer.log.stage_all(&mut lock(&self.dead_maps));
         self.lease_versions();
         self.remember_time();
-        durable.settle_owed();
+        self.state.settle_owed();
         let closed = match kind {
             CommitKind::Ordinary => self.log.close_commit(&mut committer.log),
             CommitKind::Last => self.log.close_and_leave(&mut committer.log),
         };
-        committer.gather.begin(&durable.answers);
-        durable.take_changes(&mut committer.changes);
+        committer.gather.begin(&self.state.answers);
+        self.state.take_changes(&mut committer.changes);
         let idle = closed.is_empty() && !self.log.has_commit_work(&committer.log);
-        if idle && !durable.is_failing() {
+        if idle && !self.state.is_failing() {
             self.log.settle_idle(&closed);
-            durable.synced_until.store(began, Ordering::Relaxed);
-            self.after_commit(durable);
+            self.state.synced_until.store(began, Ordering::Relaxed);
+            self.after_commit();
             return true;
         }
         let mut written = self.log.write_commit(&mut committer.log, &closed);
@@ -131,30 +128,30 @@ impl Lane {
                 // as durable. From then on their frames may be dropped at any moment, because the
                 // committer is no participant of the epochs.
                 self.settle_changes(&mut committer.changes);
-                let now = durable.now_us();
-                committer.gather.end(&durable.answers, now, now.saturating_sub(began));
+                let now = self.state.now_us();
+                committer.gather.end(&self.state.answers, now, now.saturating_sub(began));
                 let bytes = self.log.settle_commit(&mut committer.log, &closed, written);
                 self.older.settle(closed.number);
-                durable.synced_until.store(began, Ordering::Relaxed);
+                self.state.synced_until.store(began, Ordering::Relaxed);
                 self.mark_lease();
-                let took = durable.now_us().saturating_sub(began);
-                durable.last_us.store(took, Ordering::Relaxed);
-                let mut times = lock(&durable.times);
+                let took = self.state.now_us().saturating_sub(began);
+                self.state.last_us.store(took, Ordering::Relaxed);
+                let mut times = lock(&self.state.times);
                 times.push_back(took);
                 if times.len() > REMEMBERED {
                     times.pop_front();
                 }
                 drop(times);
-                durable.commit_bytes.add(bytes, 1);
-                durable.commits.fetch_add(1, Ordering::Relaxed);
-                if durable.is_failing() && !self.heal(durable) {
+                self.state.commit_bytes.add(bytes, 1);
+                self.state.commits.fetch_add(1, Ordering::Relaxed);
+                if self.state.is_failing() && !self.heal() {
                     return false;
                 }
-                self.after_commit(durable);
+                self.after_commit();
                 true
             }
             Err(error) => {
-                self.fail(durable, committer, closed, &error);
+                self.fail(committer, closed, &error);
                 false
             }
         }
@@ -162,30 +159,19 @@ impl Lane {
 
     /// Wakes calls that wait for a commit, and the cleaner if segments in quarantine may be freed
     /// now.
-    fn after_commit(&self, durable: &Durable) {
-        durable.wake();
+    fn after_commit(self) {
+        self.state.wake();
         if self.log.quarantined() > 0 {
             self.kick_cleaner();
         }
     }
 
-    /// Begins an append. Returns `None` while commits fail. When a commit fails, the committer
-    /// first waits until all appends that have begun are ended, and then undoes changes.
-    #[inline]
-    pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
-        let Some(durable) = &self.durable else { return Some(participant.appending()) };
-        let appending = participant.appending_seen();
-        (!durable.is_failing()).then_some(appending)
-    }
-
     /// Leases more version numbers if they run short. No version above the durable limit may be
     /// used.
-    fn lease_versions(&self) {
-        if self.index.wants_lease()
-            && let Some(store) = self.log.store()
-        {
+    fn lease_versions(self) {
+        if self.index.wants_lease() {
             let newest = self.index.newest_seq(0..self.index.stripe_count());
-            store.change_superblock(|superblock| {
+            self.log.store.change_superblock(|superblock| {
                 superblock.seq_limit = seq_lease(superblock.seq_limit.max(newest));
             });
         }
@@ -193,81 +179,65 @@ impl Lane {
 
     /// Lets the next commit record the time in the superblock, so that no later start begins with
     /// an earlier time.
-    fn remember_time(&self) {
-        let Some(store) = self.log.store() else { return };
+    fn remember_time(self) {
         let now = self.now.load(Ordering::Relaxed);
         if now >= self.remembered.load(Ordering::Relaxed).saturating_add(TIME_STEP) {
             self.remembered.store(now, Ordering::Relaxed);
-            store.change_superblock(|superblock| superblock.clock = superblock.clock.max(now));
+            self.log
+                .store
+                .change_superblock(|superblock| superblock.clock = superblock.clock.max(now));
         }
     }
 
     /// Lets the index use the versions up to the limit in the superblock, and ask for the next
     /// lease half a lease below this limit. Call this only when the limit is durable.
-    pub(crate) fn mark_lease(&self) {
-        if let Some(store) = self.log.store() {
-            let limit = store.superblock().seq_limit;
-            let mark = if limit < MAX_SEQ { limit - SEQ_LEASE / 2 } else { u64::MAX };
-            self.index.set_lease(mark, limit);
-        }
+    pub(crate) fn mark_lease(self) {
+        let limit = self.log.store.superblock().seq_limit;
+        let mark = if limit < MAX_SEQ { limit - SEQ_LEASE / 2 } else { u64::MAX };
+        self.index.set_lease(mark, limit);
     }
 
     /// Accepts writes again after a commit has succeeded, if the device returns what was written to
     /// it. Returns true if writes are accepted.
-    fn heal(&self, durable: &Durable) -> bool {
+    fn heal(self) -> bool {
         match self.log.verify_device() {
             Ok(()) => {
-                durable.failing.store(false, Ordering::Release);
+                self.state.failing.store(false, Ordering::Release);
                 // During the failure the cleaner may have found the lane full. That finding is out
                 // of date.
                 self.set_full(None);
                 self.kick_cleaner();
-                durable.wake();
+                self.state.wake();
                 true
             }
             Err(error) => {
-                *lock(&durable.reason) = error.to_string();
+                *lock(&self.state.reason) = error.to_string();
                 false
             }
         }
     }
 
-    fn fail(
-        &self,
-        durable: &Durable,
-        committer: &mut Committer,
-        closed: Closed,
-        error: &io::Error,
-    ) {
-        *lock(&durable.reason) = error.to_string();
-        durable.failing.store(true, Ordering::Release);
-        if let Some(store) = self.log.store() {
-            // Gives the next commit at least the superblock to write, which `heal` can read back.
-            store.change_superblock(|_| {});
-        }
+    fn fail(self, committer: &mut Committer, closed: Closed, error: &io::Error) {
+        *lock(&self.state.reason) = error.to_string();
+        self.state.failing.store(true, Ordering::Release);
+        // Gives the next commit at least the superblock to write, which `heal` can read back.
+        self.log.store.change_superblock(|_| {});
         let failed = closed.number;
-        if durable.mode() != Durability::Sync {
+        if self.state.mode() != Durability::Sync {
             self.postpone_fence(failed);
             self.log.retry_commit(&mut committer.log, closed);
-            durable.wake();
+            self.state.wake();
             return;
         }
         // From here on no thread appends, so nothing builds on changes that are being undone.
         self.epochs.wait_for_appends();
         let rest = self.log.close_and_leave(&mut committer.log);
-        durable.take_changes(&mut committer.changes);
-        if let Some(store) = self.log.store() {
-            store.commits.begin_undo();
-        }
+        self.state.take_changes(&mut committer.changes);
+        self.log.store.commits.begin_undo();
         self.undo(std::mem::take(&mut committer.changes));
         self.postpone_fence(failed);
         self.log.fail_commits(&mut committer.log, &[closed, rest]);
-        durable.wake();
-    }
-
-    /// Returns the open commit, to which changes belong now; 0 without a store.
-    pub(crate) fn open_commit(&self) -> u64 {
-        self.log.store().map_or(0, |store| store.commits.open())
+        self.state.wake();
     }
 
     /// Closes the store cleanly: makes everything durable, so that the next start need not look for
@@ -275,10 +245,7 @@ impl Lane {
     ///
     /// # Errors
     /// If the device did not accept everything.
-    pub(crate) fn close(&self) -> io::Result<()> {
-        let (Some(store), Some(durable)) = (self.log.store(), &self.durable) else {
-            return Ok(());
-        };
+    pub(crate) fn close(self) -> io::Result<()> {
         let _no_cleaning = lock(&self.cleaning);
         let _no_other = lock(&self.committing);
         if lock(&self.committer).ended {
@@ -287,8 +254,8 @@ impl Lane {
         // The first commit makes the emptying of segments durable. Only then can the second commit
         // write their free marks.
         for _ in 0..2 {
-            if !self.commit_by(durable, CommitKind::Last) {
-                let reason = durable.health();
+            if !self.commit_by(CommitKind::Last) {
+                let reason = self.state.health();
                 return Err(io::Error::other(format!("the store is not up to date: {reason:?}")));
             }
         }
@@ -298,17 +265,17 @@ impl Lane {
         // places.
         self.log.close_to_growth();
         let settled = self.log.unsynced_bytes() == 0 && committer.changes.is_empty();
-        let failed_syncs = store.failed_syncs();
+        let failed_syncs = self.log.store.failed_syncs();
         // A start that loads the image does not look for strays. So if this lane keeps an
         // unreadable record that may be a stray, the next start must read the log.
         let complete = settled && !self.has_unreadable_strays();
         let image = if complete { self.save_image()? } else { None };
         // The image must be durable before the superblock names it.
-        store.sync(failed_syncs)?;
-        let next_commit = store.commits.open();
+        self.log.store.sync(failed_syncs)?;
+        let next_commit = self.log.store.commits.open();
         // No thread writes any more, so the unused rest of the lease is left to the next start.
         let newest = self.index.newest_seq(0..self.index.stripe_count());
-        store.change_superblock_now(move |superblock| {
+        self.log.store.change_superblock_now(move |superblock| {
             superblock.seq_limit = newest;
             superblock.clean = true;
             superblock.volatile = false;
@@ -318,9 +285,38 @@ impl Lane {
         })
     }
 
+    /// Hands dead maps to the committer and requests a commit.
+    pub(crate) fn stage_dead_maps(self, maps: impl Iterator<Item = DeadMap>) {
+        lock(&self.dead_maps).extend(maps);
+        self.state.want_commit();
+    }
+}
+
+impl Lane {
+    /// Makes everything durable that was written before this call. Returns false if the device
+    /// fails. Apart from the committer's thread, only simulations, tests and the deletion of strays
+    /// at a start call this function.
+    pub(crate) fn commit(&self) -> bool {
+        self.durable().is_none_or(DurableLane::commit)
+    }
+
+    /// Begins an append. Returns `None` while commits fail. When a commit fails, the committer
+    /// first waits until all appends that have begun are ended, and then undoes changes.
+    #[inline]
+    pub(crate) fn append<'a>(&self, participant: &'a Participant) -> Option<Appending<'a>> {
+        let Some(durability) = self.log.durability() else { return Some(participant.appending()) };
+        let appending = participant.appending_seen();
+        (!durability.is_failing()).then_some(appending)
+    }
+
+    /// Returns the open commit, to which changes belong now; 0 without a store.
+    pub(crate) fn open_commit(&self) -> u64 {
+        self.log.store().map_or(0, |store| store.commits.open())
+    }
+
     /// Returns the store's health; good without a store.
     pub(crate) fn health(&self) -> Health {
-        self.durable.as_ref().map_or(Health::Good, Durable::health)
+        self.log.durability().map_or(Health::Good, Durable::health)
     }
 
     /// Returns the state of a commit.
@@ -334,14 +330,6 @@ impl Lane {
             larder_log::CommitState::Durable => CommitState::Durable,
             larder_log::CommitState::Pending => CommitState::Pending,
             larder_log::CommitState::Failed => CommitState::Failed,
-        }
-    }
-
-    /// Hands dead maps to the committer and requests a commit.
-    pub(crate) fn stage_dead_maps(&self, maps: impl Iterator<Item = DeadMap>) {
-        lock(&self.dead_maps).extend(maps);
-        if let Some(durable) = &self.durable {
-            durable.want_commit();
         }
     }
 }

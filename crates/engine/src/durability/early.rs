@@ -4,7 +4,7 @@
 //! for a sync.
 
 use super::{Durability, Durable};
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -41,27 +41,27 @@ impl Durable {
 
 /// Starts the early writer's thread. The thread holds no strong reference to the lane while it
 /// waits, so it does not keep the engine alive.
-pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
-    let Some(durable) = lane.durable.as_ref().filter(|it| it.mode() == Durability::Async) else {
+pub(crate) fn spawn(lane: &Arc<Lane>, durability: &Durable) -> io::Result<()> {
+    if durability.mode() != Durability::Async {
         return Ok(());
-    };
+    }
     let weak = Arc::downgrade(lane);
     let builder = thread::Builder::new().name("early writer".into());
     let handle = builder.spawn(move || run(&weak))?;
-    *lock(&durable.early.thread) = Some(handle.thread().clone());
+    *lock(&durability.early.thread) = Some(handle.thread().clone());
     Ok(())
 }
 
 fn run(weak: &Weak<Lane>) {
     loop {
         let Some(lane) = weak.upgrade() else { return };
-        let Some(durable) = &lane.durable else { return };
+        let Some(durable) = lane.durable() else { return };
         let mut pause = PERIOD;
-        if !lane.write_early().unwrap_or(false) {
-            durable.early.resting.store(true, Ordering::Relaxed);
+        if !durable.write_early().unwrap_or(false) {
+            durable.state.early.resting.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            if !lane.write_early().unwrap_or(false) {
-                pause = durable.interval() / 4;
+            if !durable.write_early().unwrap_or(false) {
+                pause = durable.state.interval() / 4;
             }
         }
         drop(lane);
@@ -69,22 +69,24 @@ fn run(weak: &Weak<Lane>) {
     }
 }
 
-impl Lane {
+impl DurableLane<'_> {
     /// In async mode, writes the records appended before this call, so that a crash of the process
     /// does not lose them. Returns true if there was anything to write, or `None` if the write is
     /// left to the next commit. Apart from the early writer's thread, only simulations and tests
     /// call this function.
-    pub(crate) fn write_early(&self) -> Option<bool> {
-        let durable = self.durable.as_ref().filter(|it| it.mode() == Durability::Async)?;
+    pub(crate) fn write_early(self) -> Option<bool> {
+        if self.state.mode() != Durability::Async {
+            return None;
+        }
         let mut committer = lock(&self.committer);
-        if committer.ended || durable.is_failing() {
+        if committer.ended || self.state.is_failing() {
             return None;
         }
         let written = self.log.write_early(&mut committer.log);
         let written = written.ok().flatten();
         if written.is_none() {
             // The next commit handles the failure and writes everything that is left.
-            durable.want_commit();
+            self.state.want_commit();
         }
         written
     }

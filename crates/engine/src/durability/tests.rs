@@ -49,10 +49,10 @@ fn fail_next_sync(device: &SimDevice) {
 fn a_commit_request_before_the_committer_is_known_is_served() {
     let engine = engine();
     let lane = &engine.lanes[0];
-    let durable = lane.durable.as_ref().unwrap();
+    let durable = lane.log.durability().unwrap();
     let unknown = lock(&durable.thread);
     thread::scope(|scope| {
-        scope.spawn(|| spawn(lane).unwrap());
+        scope.spawn(|| spawn(lane, durable).unwrap());
         // Gives the committer time to find nothing to do and sleep. If the committer is slower, the
         // test proves less.
         thread::sleep(Duration::from_millis(50));
@@ -94,7 +94,7 @@ fn a_writer_waits_at_the_end_of_the_lease() {
     lane.index.raise_seq(lane.log.store().unwrap().superblock().seq_limit - 2);
     let is_set = |_: &u32| matches!(set(&mut session, b"older"), Outcome::Ready(_));
     let written = (0..10).take_while(is_set).count();
-    assert_eq!(lane.write_early(), Some(true));
+    assert_eq!(lane.durable().unwrap().write_early(), Some(true));
     // The process ends before the next commit. The next process stores a newer value.
     let second = Arc::new(device.image());
     let after = engine_with(Arc::clone(&second), Durability::Async);
@@ -123,7 +123,7 @@ fn a_start_does_not_use_the_number_of_a_torn_commit_again() {
     let lane = &engine.lanes[0];
     assert!(matches!(set(&mut session, &[7; 8100]), Outcome::Ready(_)));
     let torn = lane.open_commit();
-    assert_eq!(lane.write_early(), Some(true));
+    assert_eq!(lane.durable().unwrap().write_early(), Some(true));
     let superblock = lane.log.store().unwrap().superblock();
     let has_tail = |device: &SimDevice| {
         (0..TAIL_PLACES).any(|which| {
@@ -212,7 +212,7 @@ fn a_flush_does_not_replace_the_commit_of_a_record() {
 #[test]
 fn reports_of_all_clients_end_the_committers_wait() {
     let engine = engine();
-    let durable = engine.lanes[0].durable.as_ref().unwrap();
+    let durable = engine.lanes[0].log.durability().unwrap();
     for _ in 0..1000 {
         thread::scope(|scope| {
             let committer = scope.spawn(|| {
@@ -230,7 +230,7 @@ fn reports_of_all_clients_end_the_committers_wait() {
 #[test]
 fn the_committer_waits_for_clients_no_longer_than_expected() {
     let engine = engine();
-    let durable = engine.lanes[0].durable.as_ref().unwrap();
+    let durable = engine.lanes[0].log.durability().unwrap();
     durable.add_answers(1);
     durable.wait_for_clients(Returning { clients: 4, within_us: 0 });
 }
@@ -243,7 +243,7 @@ fn sleeping_requests_a_commit_once_and_only_for_uncommitted_writes() {
         let Outcome::AfterCommit(_, point) = stored else { panic!("{stored:?}") };
         session.wake_on_commit(point);
     };
-    let asked = || engine.lanes[0].durable.as_ref().unwrap().take_wanted();
+    let asked = || engine.lanes[0].log.durability().unwrap().take_wanted();
     let session = || engine.session(Waker::noop().clone());
     let (mut one, mut other) = (session(), session());
     [&one, &other].into_iter().for_each(write);
@@ -312,14 +312,14 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
         }
         let dropped = (0..LOOKS).any(|_| {
             thread::yield_now();
-            lane.log.drop_frame(number)
+            lane.log.durable().unwrap().drop_frame(number)
         });
         assert!(!dropped, "the frame goes before the tombstones are buried");
         drop(guard);
         assert!(committer.join().unwrap());
     });
     assert_eq!(slots(), 0);
-    assert!(lane.log.segment(number).has_ends() && lane.log.drop_frame(number));
+    assert!(lane.log.segment(number).has_ends() && lane.log.durable().unwrap().drop_frame(number));
 }
 
 /// The key is stored again while the commit of its delete is being synced. The commit of the second

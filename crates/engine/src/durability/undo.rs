@@ -4,12 +4,12 @@
 
 use crate::durability::state::Change;
 use crate::key::Key;
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use larder_log::Address;
 
-impl Lane {
+impl DurableLane<'_> {
     /// Undoes changes, the newest first.
-    pub(super) fn undo(&self, changes: Vec<Change>) {
+    pub(super) fn undo(self, changes: Vec<Change>) {
         let mut newest_first: Vec<(u64, Change)> = Vec::with_capacity(changes.len());
         for change in changes {
             // SAFETY: no settled commit covers this record, so its segment still has its frame.
@@ -65,7 +65,7 @@ impl Lane {
 
     /// Forgets the changes that the commit in flight covers, and removes the tombstones among them
     /// from the index. The commit was synced and is not settled yet.
-    pub(super) fn settle_changes(&self, changes: &mut Vec<Change>) {
+    pub(super) fn settle_changes(self, changes: &mut Vec<Change>) {
         changes.retain(|change| {
             if !self.log.is_closed(change.address) {
                 return true;
@@ -79,7 +79,9 @@ impl Lane {
             false
         });
     }
+}
 
+impl Lane {
     /// Removes a tombstone from the index. From then on, the tombstone only hides older versions
     /// from recovery.
     pub(crate) fn bury(&self, address: Address, key: &[u8], size: usize) {

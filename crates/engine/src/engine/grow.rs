@@ -7,7 +7,7 @@
 use crate::Outcome;
 use crate::engine::Engine;
 use crate::engine::grow_requests::{Ended, GrowError, GrowRequest};
-use crate::lane::Lane;
+use crate::lane::DurableLane;
 use crate::lock::lock;
 use larder_log::GrowError as LogError;
 use larder_log::format::tier::LABEL_AREA;
@@ -60,7 +60,7 @@ impl Engine {
             }
             growths.running = true;
         }
-        let size = self.growing(name).ok().and_then(|lane| lane.growing_size());
+        let size = self.growing(name).ok().map(DurableLane::growing_size);
         let (name, waiters) = (name.map(str::to_owned), vec![waker.clone()]);
         growths.requests.push(GrowRequest { name, bytes, size, waiters, ended: None });
         Outcome::NeedsSpace
@@ -103,13 +103,15 @@ impl Engine {
     }
 
     /// Returns the lane of the device to grow.
-    fn growing(&self, name: Option<&str>) -> Result<&Arc<Lane>, GrowError> {
-        if self.options().store.is_none() {
+    fn growing(&self, name: Option<&str>) -> Result<DurableLane<'_>, GrowError> {
+        let used = self.lanes.iter().filter(|lane| self.is_used(lane));
+        let used: Vec<_> = used.filter_map(|lane| lane.durable()).collect();
+        if used.is_empty() {
             return Err(GrowError::Refused(LogError::NoStore));
         }
-        let used = || self.lanes.iter().filter(|lane| self.is_used(lane));
+        let used = || used.iter().copied();
         let names = || {
-            let both = |lane: &Arc<Lane>| {
+            let both = |lane: DurableLane<'_>| {
                 [Some(lane.name().to_owned()), lane.lower_name().map(str::to_owned)]
             };
             used().flat_map(both).flatten().collect::<Vec<_>>()
@@ -136,26 +138,24 @@ impl Engine {
     }
 }
 
-impl Lane {
+impl DurableLane<'_> {
     /// Returns two sizes in bytes. The first is the size of the part of the store on the fast
     /// device. The second is the size of the label area at the start of the lower device, which is
     /// no part of the store. Both sizes are 0 without a lower device.
-    fn beside_growing(&self) -> Option<(u64, u64)> {
-        let before =
-            self.log.store()?.superblock().fast_part().map_or(0, |fast| fast.total_bytes());
-        Some((before, if before == 0 { 0 } else { LABEL_AREA }))
+    fn beside_growing(self) -> (u64, u64) {
+        let before = self.log.store.superblock().fast_part().map_or(0, |fast| fast.total_bytes());
+        (before, if before == 0 { 0 } else { LABEL_AREA })
     }
 
     /// Returns the size of the device to grow, in bytes.
-    fn growing_size(&self) -> Option<u64> {
-        let (before, label) = self.beside_growing()?;
-        let all = self.log.store()?.device().size();
-        Some(all.saturating_sub(before).saturating_add(label))
+    fn growing_size(self) -> u64 {
+        let (before, label) = self.beside_growing();
+        self.log.store.device().size().saturating_sub(before).saturating_add(label)
     }
 
     /// Grows the lane's device, or its lower device if there is one, to `bytes`.
-    fn grow(&self, bytes: u64) -> Result<(), LogError> {
-        let (before, label) = self.beside_growing().ok_or(LogError::NoStore)?;
+    fn grow(self, bytes: u64) -> Result<(), LogError> {
+        let (before, label) = self.beside_growing();
         let bytes = bytes - bytes % BLOCK as u64;
         let there = |all: u64| all.saturating_sub(before).saturating_add(label);
         let all = bytes.saturating_sub(label).saturating_add(before);

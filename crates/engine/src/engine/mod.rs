@@ -15,8 +15,8 @@ use crate::engine::grow_requests::Growths;
 use crate::engine::partitions::Partitions;
 use crate::error::OpenError;
 use crate::key::Key;
-use crate::lane::Lane;
 use crate::lane::memory::GROWTH;
+use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use crate::mover::state::Mover;
 use crate::recovery::Recovered;
@@ -96,7 +96,7 @@ impl Engine {
     /// Returns each lane's histograms of the times of device calls and of the sizes of commits, in
     /// the order of [`Engine::lanes`]; nothing without a store.
     pub fn store_histograms(&self) -> Vec<StoreHistograms> {
-        let stores = self.lanes.iter().filter_map(|lane| lane.durable.as_ref());
+        let stores = self.lanes.iter().filter_map(|lane| lane.log.durability());
         stores.map(Durable::histograms).collect()
     }
 
@@ -279,7 +279,7 @@ impl Engine {
     ) -> Result<Option<LaneNumber>, DrainError> {
         let table = *lock(&self.table);
         let used = self.lanes.iter().filter(|lane| is_used(&table, lane));
-        let mut used = used.filter(|lane| lane.durable.is_some());
+        let mut used = used.filter(|lane| lane.has_store());
         let Some(lane) = used.clone().find(|lane| lane.name() == name) else {
             let names = used.map(|lane| lane.name().to_owned()).collect();
             return Err(DrainError::Unknown { names });
@@ -345,7 +345,8 @@ impl Engine {
     pub fn close(&self) -> io::Result<()> {
         // Ends the mover's work. The next start continues a motion that is under way.
         lock(&self.mover).end(&self.partitions);
-        self.lanes.iter().map(|lane| lane.close()).fold(Ok(()), io::Result::and)
+        let stores = self.lanes.iter().filter_map(|lane| lane.durable());
+        stores.map(DurableLane::close).fold(Ok(()), io::Result::and)
     }
 
     /// Holds the mover still: while the returned guard lives, nothing moves between lanes and no
@@ -384,7 +385,7 @@ pub(crate) fn position_of(lanes: &[Arc<Lane>], number: LaneNumber) -> Option<usi
 }
 
 fn is_used(table: &Lanes, lane: &Lane) -> bool {
-    lane.durable.is_none() || table.is_member(lane.number())
+    !lane.has_store() || table.is_member(lane.number())
 }
 
 /// Holds the mover still until dropped.
@@ -423,7 +424,7 @@ impl Engine {
     /// In async mode: writes the records appended to a lane before this call, so that they survive
     /// the end of the process. Returns false if the next commit must write them instead.
     pub fn write_early(&self, lane: usize) -> bool {
-        self.lanes[lane].write_early().is_some()
+        self.lanes[lane].durable().and_then(DurableLane::write_early).is_some()
     }
 
     /// Returns the number of dead maps that the cleaner has made and no commit has included yet.

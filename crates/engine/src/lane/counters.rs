@@ -1,10 +1,10 @@
 //! A lane's counters: what its sessions have counted, and a snapshot of what the lane holds.
 
-use crate::lane::Lane;
 use crate::lane::state::StoreCounts;
+use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use crate::stats::{Counters, Stats, Totals};
-use larder_log::{SegmentTotals, Tier};
+use larder_log::{DurableLog, SegmentTotals, Tier};
 use std::sync::Arc;
 
 impl Lane {
@@ -55,7 +55,7 @@ impl Lane {
             freed_bytes: store.freed_bytes,
             segment_read_bytes: store.segment_read_bytes,
             commits: store.commits,
-            unsynced_bytes: self.log.unsynced_bytes(),
+            unsynced_bytes: self.log.durable().map_or(0, DurableLog::unsynced_bytes),
             bad_places: self.log.store().map_or(0, |store| store.bad_places()) as u64,
             ..Stats::default()
         };
@@ -65,7 +65,7 @@ impl Lane {
         stats.quarantined_segments = quarantine.all as u64;
         stats.uncommitted_segments = quarantine.uncommitted as u64;
         stats.unmarked_segments = quarantine.unmarked as u64;
-        if let Some(durable) = &self.durable {
+        if let Some(durable) = self.log.durability() {
             (stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
             if stats.unsynced_bytes > 0 {
                 stats.unsynced_ms = durable.unsynced_age().as_millis() as u64;
@@ -86,15 +86,14 @@ impl Lane {
 
     /// Returns the counters of the store since the start.
     fn store_counts(&self) -> StoreCounts {
-        let mut counts = StoreCounts::default();
-        if let Some(store) = self.log.store() {
-            counts.device_written_bytes = store.written();
-            counts.map_written_bytes = store.map_bytes_written();
-            counts.freed_bytes = store.freed_bytes();
-            counts.segment_read_bytes = store.segment_bytes_read();
-        }
-        counts.commits = self.durable.as_ref().map_or(0, |durable| durable.commit_count());
-        counts
+        let counts = |durable: DurableLane<'_>| StoreCounts {
+            device_written_bytes: durable.log.store.written(),
+            map_written_bytes: durable.log.store.map_bytes_written(),
+            freed_bytes: durable.log.store.freed_bytes(),
+            segment_read_bytes: durable.log.store.segment_bytes_read(),
+            commits: durable.state.commit_count(),
+        };
+        self.durable().map_or_else(StoreCounts::default, counts)
     }
 
     /// Returns the sums over all segments that hold records. Dead bytes that threads have not

@@ -45,7 +45,7 @@ impl Lane {
 
     /// Sets the limit of the index according to the lane's memory, if there is a store.
     pub(crate) fn limit_index(&self) {
-        if self.durable.is_some() {
+        if self.has_store() {
             self.index.set_limit(index_limit(self.budget.limit(), self.log.segment_size()));
         }
     }
@@ -74,7 +74,7 @@ impl Lane {
 
     /// Returns the smallest memory that the lane works with, in bytes.
     pub(crate) fn min_memory(&self) -> u64 {
-        min_memory(self.durable.is_some(), self.log.segment_size())
+        min_memory(self.has_store(), self.log.segment_size())
     }
 
     /// Returns the length of the largest value for a key of `key_len` bytes, in bytes. An item with

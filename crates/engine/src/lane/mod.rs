@@ -6,17 +6,19 @@ pub(crate) mod model;
 pub(crate) mod session;
 
 mod counters;
+mod log;
 pub(crate) mod memory;
 mod open;
 pub(crate) mod options;
 mod space;
 mod state;
 
+use crate::lane::log::LaneLog;
 use crate::lane::options::{LaneOptions, LaneStore};
 use state::{Ledger, Waiting};
 
 use crate::cleaner::ghost::Ghost;
-use crate::durability::{Committer, Durable};
+use crate::durability::{Changes, Committer, Durable};
 use crate::index::Index;
 use crate::older::OlderSlots;
 use crate::reads::Readers;
@@ -26,9 +28,9 @@ use crate::{StoreOptions, UnixSeconds, WhenFull};
 use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
-use larder_log::{Address, Budget, DeadMap, Epochs, Log, SegmentNumber};
+use larder_log::{Address, Budget, DeadMap, DurableLog, Epochs, SegmentNumber};
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
@@ -39,7 +41,7 @@ pub(crate) struct Lane {
     pub(crate) options: LaneOptions,
     pub(crate) budget: Arc<Budget>,
     pub(crate) epochs: Arc<Epochs>,
-    pub(crate) log: Log,
+    pub(crate) log: LaneLog,
     pub(crate) index: Index,
     pub(crate) older: OlderSlots,
     pub(crate) ghost: Ghost,
@@ -69,9 +71,6 @@ pub(crate) struct Lane {
     /// True once items were evicted from probation. Before that the ghost queue is empty, so writes
     /// need not search it.
     pub(crate) evicts: AtomicBool,
-    /// The state that sessions and the committer share to make writes durable; `None` without a
-    /// store.
-    pub(crate) durable: Option<Durable>,
     /// A lock that is held for the whole duration of a commit.
     pub(crate) committing: Mutex<()>,
     /// The committer's state. This lock is not held during a sync.
@@ -121,7 +120,7 @@ impl Lane {
 
     /// Returns the time of the clock that measures commits, in microseconds; 0 without a store.
     pub(crate) fn clock_us(&self) -> u64 {
-        self.durable.as_ref().map_or(0, Durable::now_us)
+        self.log.durability().map_or(0, Durable::now_us)
     }
 
     /// Returns the Unix second at which a delayed flush is due; 0 for none.
@@ -185,13 +184,13 @@ impl Lane {
     /// The device fails to write a superblock with a larger lease. The lane must not use versions
     /// above its present lease.
     pub(crate) fn raise_versions(&self, stripes: Range<usize>, seq: u64) -> io::Result<()> {
-        if let Some(store) = self.log.store()
-            && store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
+        if let Some(durable) = self.durable()
+            && durable.log.store.superblock().seq_limit < (seq + SEQ_LEASE / 2).min(MAX_SEQ)
         {
-            store.change_superblock_now(|superblock| {
+            durable.log.store.change_superblock_now(|superblock| {
                 superblock.seq_limit = superblock.seq_limit.max(seq_lease(seq));
             })?;
-            self.mark_lease();
+            durable.mark_lease();
         }
         self.index.raise_seq_in(stripes, seq);
         Ok(())
@@ -219,9 +218,37 @@ impl Lane {
         self.unreadable_strays.load(Ordering::Relaxed)
     }
 
+    /// Returns true if the lane has a store.
+    #[inline]
+    pub(crate) fn has_store(&self) -> bool {
+        self.log.durability().is_some()
+    }
+
+    /// Returns the lane as one that has a store, if it has one.
+    pub(crate) fn durable(&self) -> Option<DurableLane<'_>> {
+        self.log.with_store().map(|(log, state)| DurableLane { lane: self, log, state })
+    }
+
+    /// Returns true in sync mode: answers must not depend on changes that are not durable.
+    pub(crate) fn is_sync(&self) -> bool {
+        self.log.durability().is_some_and(Durable::is_sync)
+    }
+
+    /// Creates a list for the changes of a new session or cleaner, in sync mode.
+    pub(crate) fn new_changes(&self) -> Option<Arc<Changes>> {
+        self.log.durability().filter(|it| it.is_sync()).map(Durable::new_changes)
+    }
+
+    /// Requests a commit, if there is a store.
+    pub(crate) fn want_commit(&self) {
+        if let Some(durability) = self.log.durability() {
+            durability.want_commit();
+        }
+    }
+
     /// Returns the lane's device and its options, if there is a store.
     pub(crate) fn store(&self) -> Option<&LaneStore> {
-        self.durable.as_ref().map(|durable| &durable.store)
+        self.log.durability().map(|durability| &durability.store)
     }
 
     /// Returns the options that the store was opened with, if there is one.
@@ -242,14 +269,30 @@ impl Lane {
     }
 }
 
+/// A lane that has a store. Only [`Lane::durable`] returns one, so what needs a store need not
+/// check again that there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DurableLane<'a> {
+    lane: &'a Lane,
+    pub(crate) log: DurableLog<'a>,
+    /// The state that the lane's threads share to make writes durable.
+    pub(crate) state: &'a Durable,
+}
+
+impl Deref for DurableLane<'_> {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        self.lane
+    }
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
         // While the lane's threads wait, they hold only weak references to the lane. These calls
         // wake them. They then find that the lane is gone, and end.
         self.kick_cleaner();
-        if let Some(durable) = &self.durable {
-            durable.want_commit();
-        }
+        self.want_commit();
         self.readers.end();
     }
 }

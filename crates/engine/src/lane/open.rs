@@ -1,18 +1,18 @@
 //! Opens a lane: its log, index and store, its recovery, its threads and its sessions.
 
 use crate::cleaner::ghost::Ghost;
-use crate::durability::Durable;
 use crate::index::Index;
-use crate::lane::Lane;
+use crate::lane::log::LaneLog;
 use crate::lane::memory::{FRAMES, GROWTH, bytes_for_frames, segment_size};
 use crate::lane::options::{LaneOptions, LaneStore};
 use crate::lane::session::LaneSession;
+use crate::lane::{DurableLane, Lane};
 use crate::older::OlderSlots;
 use crate::recovery::{Progress, Recovery};
 use crate::verbs::recache::RecacheWinners;
 use crate::{OpenError, WhenFull};
 use larder_disk::ReadQueue;
-use larder_log::{Budget, Buffers, Config, Epochs, Log};
+use larder_log::{Budget, Buffers, Config, Epochs};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
@@ -23,9 +23,9 @@ impl Lane {
     /// Starts the threads of a lane. They end once the last `Arc` of the lane is dropped.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         crate::cleaner::spawn(self)?;
-        if self.durable.is_some() {
-            crate::durability::spawn(self)?;
-            crate::durability::spawn_early(self)?;
+        if let Some(durability) = self.log.durability() {
+            crate::durability::spawn(self, durability)?;
+            crate::durability::spawn_early(self, durability)?;
             crate::reads::spawn(self)?;
         }
         Ok(())
@@ -49,11 +49,13 @@ impl Lane {
             Arc::new(if keeps_all { budget.keeping_all(for_frames) } else { budget })
         };
         let (mut lane, recovery) = Self::construct(options.clone(), store.clone(), budget())?;
-        let Some(recovery) = recovery else { return Ok(Arc::new(lane)) };
-        let reads_all = store.as_ref().is_some_and(|store| store.read_all);
-        if !reads_all && lane.has_image() {
-            if let Some(recovered) = lane.load_image(&recovery)? {
-                lane.recovered = Some(recovered);
+        let has_image = |durable: &DurableLane<'_>| {
+            !durable.state.store.read_all && durable.log.read_image().is_some()
+        };
+        if let Some(durable) = lane.durable().filter(has_image) {
+            let recovered = durable.load_image(&recovery)?;
+            if recovered.is_some() {
+                lane.recovered = recovered;
                 return Ok(Arc::new(lane));
             }
             // The image is unusable, but a part of it may have been loaded. So the recovery begins
@@ -61,7 +63,8 @@ impl Lane {
             drop(lane);
             lane = Self::construct(options.clone(), store.clone(), budget())?.0;
         }
-        lane.recovered = Some(lane.recover(recovery, progress)?);
+        let recover = |durable: DurableLane<'_>| durable.recover(recovery, progress);
+        lane.recovered = lane.durable().map(recover).transpose()?;
         Ok(Arc::new(lane))
     }
 
@@ -70,24 +73,23 @@ impl Lane {
         options: LaneOptions,
         store: Option<LaneStore>,
         budget: Arc<Budget>,
-    ) -> Result<(Lane, Option<Recovery>), OpenError> {
+    ) -> Result<(Lane, Recovery), OpenError> {
         let memory = options.memory;
         let epochs = Arc::new(Epochs::default());
         let mut segment_size = segment_size(memory, FRAMES);
-        let opened = match &store {
-            None => None,
-            Some(store) => {
-                let opened = crate::recovery::open_store(store, options.hash_seed)?;
-                segment_size = opened.store.segment_size();
-                Some(opened)
-            }
+        let mut recovery = Recovery::default();
+        let open_store = |store: LaneStore| {
+            let opened = crate::recovery::open_store(&store, options.hash_seed)?;
+            segment_size = opened.store.segment_size();
+            recovery = opened.recovery;
+            Ok::<_, OpenError>((opened.store, store))
         };
+        let store = store.map(open_store).transpose()?;
         // The limits below allow for memory that other lanes have now and this lane may get later.
         let most = options.engine.memory * GROWTH;
         let keeps_all = options.engine.when_full == WhenFull::Refuse;
         let config = Config { segment_size, max_frame_bytes: most, keeps_all };
-        let (log_store, recovery) = opened.map(|opened| (opened.store, opened.recovery)).unzip();
-        let log = Log::new(config, log_store, Arc::clone(&budget), Arc::clone(&epochs));
+        let log = LaneLog::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
         let index = Index::new(options.memory_of_all, most, keeps_all, &budget, &epochs);
         let index = index.map_err(OpenError::Map)?;
         let ghost = Ghost::new(memory);
@@ -109,7 +111,6 @@ impl Lane {
             ends_must_go: AtomicBool::new(false),
             unreadable_strays: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
-            durable: store.map(Durable::new),
             committing: Mutex::default(),
             committer: Mutex::default(),
             dead_maps: Mutex::default(),

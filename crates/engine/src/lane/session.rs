@@ -78,8 +78,7 @@ impl LaneSession {
         let mut participant = lane.epochs.join();
         participant.tick();
         let now = lane.now.load(Ordering::Relaxed);
-        let durable = lane.durable.as_ref();
-        let changes = durable.filter(|durable| durable.is_sync()).map(|d| d.new_changes());
+        let changes = lane.new_changes();
         let appender = lane.log.appender();
         let fetched = Fetched::new(Arc::clone(&lane.readers), &lane.budget, waker.clone());
         LaneSession {
@@ -126,9 +125,9 @@ impl LaneSession {
         if now != self.now {
             self.new_second(now);
         }
-        if let Some(durable) = &self.lane.durable {
-            self.overdue = durable.is_overdue();
-            self.fetched.turn(&self.lane.log);
+        if let Some(durable) = self.lane.durable() {
+            self.overdue = durable.state.is_overdue();
+            self.fetched.turn(durable.log);
         }
     }
 
@@ -136,9 +135,9 @@ impl LaneSession {
     #[inline]
     fn tell_appended(&self) {
         if self.appended.replace(false)
-            && let Some(durable) = &self.lane.durable
+            && let Some(durability) = self.lane.log.durability()
         {
-            durable.has_appended();
+            durability.has_appended();
         }
     }
 
@@ -156,8 +155,8 @@ impl LaneSession {
     pub(crate) fn sleep(&mut self) {
         self.end_turn();
         self.tell_appended();
-        if self.lane.durable.is_some() {
-            self.fetched.start(&self.lane.log);
+        if let Some(log) = self.lane.log.durable() {
+            self.fetched.start(log);
         }
         if self.lane.log.report_dead(&self.appender) {
             self.lane.told_dead();
@@ -230,7 +229,7 @@ impl LaneSession {
     #[inline]
     pub(crate) fn fetch_record(&self, key: &mut Key<'_>) {
         let Some(address) = self.prefetch_record(key) else { return };
-        if self.lane.durable.is_some() && !self.lane.log.is_resident(address) {
+        if self.lane.has_store() && !self.lane.log.is_resident(address) {
             self.fetch_ahead(address);
         }
     }
@@ -241,7 +240,7 @@ impl LaneSession {
     #[inline(always)]
     pub(crate) fn find(&self, key: &Key<'_>) -> Option<(&AtomicU64, Slot, Record<'_>, Record<'_>)> {
         let (place, slot, record) = self.find_record(key)?;
-        if self.lane.durable.is_some() {
+        if self.lane.has_store() {
             self.depends_on(slot.address(), &record);
         }
         let seen = if record.kind() == Kind::Item { record } else { self.visible(record)? };
@@ -400,7 +399,7 @@ impl LaneSession {
     /// only if its record has a copy or was read often enough to get one.
     #[inline]
     pub(crate) fn count_read(&self, place: &AtomicU64, slot: Slot, record: &Record<'_>) {
-        let absent = self.lane.durable.is_some() && !self.lane.log.is_resident(slot.address());
+        let absent = self.lane.has_store() && !self.lane.log.is_resident(slot.address());
         let once = absent && !self.count_read_of_absent(slot, record);
         let first = 1 + u8::from(record.inherits_reads());
         if slot.frequency() < if once { first } else { MAX_FREQUENCY } {
@@ -427,7 +426,7 @@ impl LaneSession {
             return Outcome::Ready(Some(self.item(Slot::new(0, 0, handle.id.address), record)));
         }
         let unreadable = self.fetched.is_unreadable(handle.id);
-        if unreadable || self.lane.durable.is_none() {
+        if unreadable || !self.lane.has_store() {
             return Outcome::Ready(None);
         }
         self.fetch(handle.id)
@@ -507,7 +506,7 @@ impl LaneSession {
     /// Makes the answer wait until a record of `size` bytes that was just written is durable, in
     /// any mode of durability.
     pub(crate) fn depends_on_record(&self, address: Address, size: usize) {
-        if self.lane.durable.is_some() {
+        if self.lane.has_store() {
             self.depends_on_commit(address, (address.offset() + size) as u32);
         }
     }
@@ -520,8 +519,8 @@ impl LaneSession {
             return;
         }
         self.depends.set(0);
-        if written && let Some(durable) = &self.lane.durable {
-            durable.owe();
+        if written && let Some(durability) = self.lane.log.durability() {
+            durability.owe();
         }
     }
 
@@ -566,7 +565,7 @@ impl LaneSession {
         size: usize,
         existing: Option<&Existing<'_>>,
     ) {
-        if self.lane.durable.is_none() {
+        if !self.lane.has_store() {
             return;
         }
         self.appended.set(true);
@@ -584,7 +583,7 @@ impl LaneSession {
     /// Notes that the record of `size` bytes at `address` was changed in place. If the commit of
     /// the record fails, the undo of the record's append reverts this change, too.
     pub(crate) fn changed_in_place(&self, address: Address, size: usize) {
-        if self.lane.durable.is_some() {
+        if self.lane.has_store() {
             self.appended.set(true);
             self.waits_for(address, size);
         }
@@ -634,7 +633,7 @@ impl LaneSession {
     /// Returns the outcome of a finished call, with the commit that the answer waits for, if any.
     #[inline]
     pub(crate) fn answer<T>(&self, answer: T) -> Outcome<T> {
-        if self.lane.durable.is_none() {
+        if !self.lane.has_store() {
             return Outcome::Ready(answer);
         }
         self.missing.set(0);
@@ -707,9 +706,9 @@ impl LaneSession {
         self.depends.set(0);
         self.missing.set(0);
         // This order matters: the commit that the request begins finds the waker.
-        if let Some(durable) = &self.lane.durable {
-            durable.wait(&self.waker);
-            durable.want_commit();
+        if let Some(durability) = self.lane.log.durability() {
+            durability.wait(&self.waker);
+            durability.want_commit();
         }
         Outcome::NeedsSpace
     }

@@ -35,7 +35,7 @@ use crate::cleaner::walk::at;
 use crate::index::slot::Slot;
 use crate::index::{Guard, SlotPlace};
 use crate::key::Key;
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use larder_log::{Address, Record, Rule, SegmentNumber, Tier};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -97,7 +97,7 @@ impl Lane {
         let dead =
             self.older.is_set_over(address, key) != Some(false) || Rule::OlderIsProved.is_broken();
         if dead {
-            if self.durable.as_ref().is_some_and(|durable| durable.is_sync()) {
+            if self.is_sync() {
                 self.older.note_found_dead(address, size, self.open_commit());
             }
             guard.remove(old, false);
@@ -174,9 +174,8 @@ impl Cleaner {
     /// Resolves the older slots of one segment if there is a reason: the lane has many older slots,
     /// or a dead map of the segment waits until they are resolved. Returns true if there may be
     /// more to do.
-    pub(crate) fn resolve_many(&mut self, lane: &Lane) -> bool {
-        let Some(durable) = &lane.durable else { return false };
-        self.limit_older(lane);
+    pub(crate) fn resolve_many(&mut self, lane: DurableLane<'_>) -> bool {
+        self.limit_older(&lane);
         let (count, most) = (lane.older.count(), lane.older.most.load(Ordering::Relaxed));
         if self.settling.waiting.is_empty() && count > most / 2 {
             self.settling.waiting.extend(lane.older.longest());
@@ -186,7 +185,7 @@ impl Cleaner {
         if self.settling.waiting.is_empty() && std::mem::take(&mut self.settling.is_awaited) {
             // After a commit, the cleaner tries again to make the dead maps that waited for these
             // segments.
-            durable.want_commit();
+            lane.want_commit();
         }
         true
     }
@@ -214,6 +213,7 @@ impl Cleaner {
     /// Resolves some older slots. Called when nothing else can be freed: the records of these slots
     /// may be dead. Returns false if it could resolve none of them.
     pub(super) fn resolve_any(&mut self, lane: &Lane) -> bool {
+        let Some(lane) = lane.durable() else { return false };
         (0..SEGMENTS_PER_TURN).any(|_| {
             lane.older.longest().is_some_and(|number| self.resolve_segment(lane, number) > 0)
         })
@@ -221,7 +221,7 @@ impl Cleaner {
 
     /// Resolves the older slots that lead into a segment, and returns how many it resolved. If some
     /// of their records are unreadable but must not be lost, later turns skip the segment.
-    fn resolve_segment(&mut self, lane: &Lane, number: SegmentNumber) -> usize {
+    fn resolve_segment(&mut self, lane: DurableLane<'_>, number: SegmentNumber) -> usize {
         let mut left = lane.older.in_segment(number);
         let count = left.len();
         if count == 0 {
@@ -232,10 +232,10 @@ impl Cleaner {
                 let address = Address::new(number, entry.offset as usize);
                 (address, Key::of_hash(entry.hash), entry.size as usize)
             });
-            self.resolve_those(lane, &mut left, records);
+            self.resolve_those(&lane, &mut left, records);
         }
         if left.len() > FEW {
-            self.resolve_by_all(lane, number, &mut left);
+            self.resolve_by_all(&lane, number, &mut left);
         } else {
             self.resolve_one_by_one(lane, &mut left);
         }
@@ -246,7 +246,7 @@ impl Cleaner {
             lane.older.skip(number);
             return count - left.len();
         }
-        self.give_up_older(lane, number, &left.into_iter().collect());
+        self.give_up_older(&lane, number, &left.into_iter().collect());
         count
     }
 
@@ -289,7 +289,7 @@ impl Cleaner {
         loaded.into_iter().for_each(|loaded| lane.log.reuse(loaded));
     }
 
-    fn resolve_one_by_one(&mut self, lane: &Lane, left: &mut Vec<Address>) {
+    fn resolve_one_by_one(&mut self, lane: DurableLane<'_>, left: &mut Vec<Address>) {
         left.retain(|&address| {
             let Ok(read) = lane.log.read_record(address) else { return true };
             // SAFETY: the bytes were checked to begin with one whole record.

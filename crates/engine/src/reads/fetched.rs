@@ -7,7 +7,7 @@ use crate::lock::lock;
 use crate::reads::requests::{Charge, Inbox, Read, ReadShare, Readers, Request};
 use crate::record_map::RecordMap;
 use larder_disk::{PollBudget, ReadBuffer, ReadQueue};
-use larder_log::{Budget, Log, Record, RecordId, prefetch};
+use larder_log::{Budget, DurableLog, Record, RecordId, prefetch};
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -132,7 +132,7 @@ impl Fetched {
     }
 
     /// Takes the records that have arrived. May forget records that no call waits for.
-    pub(crate) fn turn(&mut self, log: &Log) {
+    pub(crate) fn turn(&mut self, log: DurableLog<'_>) {
         // Forgets unreadable records that no call has requested. Requests that are still in
         // `wanted` are released only below, so their records stay for this turn. A call may have
         // found such a record unreadable and now wait for another record. When the call is
@@ -159,7 +159,7 @@ impl Fetched {
     }
 
     /// Takes the records that the queue has read.
-    fn collect(&mut self, log: &Log) {
+    fn collect(&mut self, log: DurableLog<'_>) {
         let Some(queue) = &mut self.queue else { return };
         let queued = self.queued.get_mut();
         let mut ended = std::mem::take(&mut self.ended);
@@ -234,7 +234,7 @@ impl Fetched {
     }
 
     /// Starts waiting reads as far as the memory share has room, and submits them to the device.
-    pub(crate) fn start(&self, log: &Log) {
+    pub(crate) fn start(&self, log: DurableLog<'_>) {
         let mut waiting = self.waiting.borrow_mut();
         let most = if waiting.is_empty() { 0 } else { self.share.most() };
         while let Some(&id) = waiting.front() {
@@ -319,17 +319,17 @@ impl Fetched {
     /// Requests a read of a record, unless it has arrived. When it arrives, the waker is woken or
     /// the queue's event becomes readable. A read through the queue starts at the end of the turn.
     /// Returns true if the record has to be read and was not yet requested.
-    pub(crate) fn want(&self, log: &Log, id: RecordId) -> bool {
+    pub(crate) fn want(&self, log: DurableLog<'_>, id: RecordId) -> bool {
         self.want_bytes(log, id, None)
     }
 
     /// As [`Fetched::want`], but reads [`RUN`] bytes: the record and the bytes behind it. See
     /// [`Fetched::run`].
-    pub(crate) fn want_run(&self, log: &Log, id: RecordId) -> bool {
+    pub(crate) fn want_run(&self, log: DurableLog<'_>, id: RecordId) -> bool {
         self.want_bytes(log, id, Some(RUN))
     }
 
-    fn want_bytes(&self, log: &Log, id: RecordId, size: Option<usize>) -> bool {
+    fn want_bytes(&self, log: DurableLog<'_>, id: RecordId, size: Option<usize>) -> bool {
         self.wanted.borrow_mut().push(id);
         if let Some(record) = self.arrived.get(&id) {
             record.users.set(record.users.get() + 1);
@@ -428,8 +428,8 @@ impl Fetched {
     }
 
     /// Returns the head of the large record whose value has `len` bytes, if the head was fetched
-    /// under the address [`Log::jumbo_head`]. The value itself is absent, so the caller must not
-    /// read it.
+    /// under the address [`Log::jumbo_head`](larder_log::Log::jumbo_head). The value itself is
+    /// absent, so the caller must not read it.
     pub(crate) fn get_head(&self, head: RecordId, len: usize) -> Option<Record<'_>> {
         let bytes = self.arrived.get(&head)?.bytes.as_ref()?;
         let record = bytes.get(head.address.offset()..)?;

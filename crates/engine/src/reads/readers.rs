@@ -2,7 +2,7 @@
 //! other sessions, they read large values, and records that the queue did not accept or could not
 //! read.
 
-use crate::lane::Lane;
+use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use crate::reads::requests::{Read, Readers, Request};
 use larder_log::RecordId;
@@ -32,7 +32,9 @@ pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
 fn run(weak: &Weak<Lane>, readers: &Readers) {
     while let Some(request) = readers.wait() {
         let Some(lane) = weak.upgrade() else { return };
-        lane.serve(request);
+        if let Some(durable) = lane.durable() {
+            durable.serve(request);
+        }
     }
 }
 
@@ -40,15 +42,18 @@ impl Lane {
     /// Serves all queued requests in the calling thread, for engines without threads. Returns true
     /// if there were any.
     pub(crate) fn serve_reads(&self) -> bool {
+        let Some(durable) = self.durable() else { return false };
         let mut any = false;
         loop {
             let Some(request) = lock(&self.readers.queue).pop_front() else { return any };
             any = true;
-            self.serve(request);
+            durable.serve(request);
         }
     }
+}
 
-    fn serve(&self, request: Request) {
+impl DurableLane<'_> {
+    fn serve(self, request: Request) {
         let Request { id, size, charge, inbox, waker } = request;
         let RecordId { address, generation } = id;
         let read = match charge {

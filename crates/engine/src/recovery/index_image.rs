@@ -6,7 +6,7 @@
 //! written to the store.
 
 use crate::error::StoreError;
-use crate::lane::Lane;
+use crate::lane::DurableLane;
 use crate::lock::lock;
 use crate::recovery::{Recovered, Recovery};
 use larder_log::SegmentNumber;
@@ -16,14 +16,14 @@ use std::io::{self, Read, Write};
 /// 1/`FRAMES_LEFT` of the frames are left to writers while segments are read back into memory.
 const FRAMES_LEFT: usize = 16;
 
-impl Lane {
+impl DurableLane<'_> {
     /// Writes the image. The caller ensures that everything is durable and that no thread writes or
     /// cleans. Returns the image's first place and its length in bytes; `None` if the store has no
     /// room for it.
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn save_image(&self) -> io::Result<Option<(SegmentNumber, u64)>> {
+    pub(crate) fn save_image(self) -> io::Result<Option<(SegmentNumber, u64)>> {
         let Some(mut image) = self.log.write_image() else { return Ok(None) };
         let written = self.index.save(&mut image, |image| {
             self.log.save_table(image)?;
@@ -36,21 +36,13 @@ impl Lane {
         }
     }
 
-    /// Returns true if the last stop left an image.
-    pub(crate) fn has_image(&self) -> bool {
-        self.log.store().is_some() && self.log.read_image().is_some()
-    }
-
     /// Loads the index and the segment table from the image of the last stop. Returns `None` if
     /// there is no image that can be used. The caller must then build the lane again and recover it
     /// from the log.
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn load_image(&self, recovery: &Recovery) -> Result<Option<Recovered>, StoreError> {
-        let (Some(store), Some(options)) = (self.log.store(), self.store()) else {
-            return Ok(None);
-        };
+    pub(crate) fn load_image(self, recovery: &Recovery) -> Result<Option<Recovered>, StoreError> {
         let Some(mut image) = self.log.read_image() else { return Ok(None) };
         let resident = match self.restore_image(&mut image) {
             Ok(resident) => resident,
@@ -58,17 +50,17 @@ impl Lane {
             Err(error) => return Err(error.into()),
         };
         self.check_index(self.index.items() as usize)?;
-        self.begin_life(store, options, store.superblock().seq_limit)?;
+        self.begin_life(self.log.store.superblock().seq_limit)?;
         self.warm_later(resident.into_iter());
         let mut report = recovery.report.clone();
         report.from_image = true;
         report.items = self.index.items();
         report.segments = self.log.segments_in_use();
-        report.took = (options.common.clock.0)().saturating_sub(recovery.began);
+        report.took = (self.state.store.common.clock.0)().saturating_sub(recovery.began);
         Ok(Some(report))
     }
 
-    fn restore_image(&self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
+    fn restore_image(self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
         let mut resident = Vec::new();
         self.index.restore(image, |image| {
             resident = self.log.restore_table(image)?;
@@ -79,7 +71,7 @@ impl Lane {
 
     /// Reads back one of the segments that were in memory before the stop. Returns false if none is
     /// left or memory has no room for more.
-    pub(crate) fn warm_one(&self) -> bool {
+    pub(crate) fn warm_one(self) -> bool {
         let mut cold = lock(&self.cold);
         let frames = self.budget.limit() as usize / self.log.segment_size();
         if self.log.available_frames() <= frames / FRAMES_LEFT + crate::cleaner::READY_FRAMES {

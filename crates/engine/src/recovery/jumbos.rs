@@ -5,7 +5,7 @@ use super::newest::{Newest, Version};
 use super::segments::Scan;
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::lane::Lane;
+use crate::lane::DurableLane;
 use crate::recovery::parallel::{Shared, is_marked};
 use larder_log::format::KeyHash;
 use larder_log::recover::{Found, LoadedJumbo, Survey};
@@ -55,10 +55,10 @@ impl Jumbos {
     }
 }
 
-impl Lane {
+impl DurableLane<'_> {
     /// Reads the jumbos for which there is memory, and checks the others.
     pub(super) fn read_jumbos(
-        &self,
+        self,
         shared: &Shared<'_>,
         scans: &mut [Option<Scan>],
     ) -> Result<Jumbos, StoreError> {
@@ -73,7 +73,7 @@ impl Lane {
 
     /// Reads one jumbo. Returns `None` if it is damaged or its commit did not complete.
     fn read_jumbo(
-        &self,
+        self,
         shared: &Shared<'_>,
         found: &Found,
         jumbos: &mut Jumbos,
@@ -110,7 +110,7 @@ impl Lane {
 
     /// Enters the jumbos that are not in memory into the segment table and the index. Those that
     /// are not the newest versions of their keys, or that a dead map marks, become dead segments.
-    pub(super) fn settle_unread(&self, survey: &Survey, jumbos: &Jumbos) -> Result<(), StoreError> {
+    pub(super) fn settle_unread(self, survey: &Survey, jumbos: &Jumbos) -> Result<(), StoreError> {
         for found in &survey.segments {
             let Some(&newest) = jumbos.unread.get(&found.number) else { continue };
             let marked = is_marked(found, format::jumbo::RECORD_AT);

@@ -27,16 +27,15 @@ use crate::durability::Durability;
 use crate::error::StoreError;
 use crate::index::slot::Slot;
 use crate::key::Key;
-use crate::lane::Lane;
-use crate::lane::options::LaneStore;
+use crate::lane::DurableLane;
 use crate::lock::lock;
 use crate::recovery::parallel::{Shared, in_parallel};
 use jumbos::Jumbos;
+use larder_log::SegmentNumber;
 use larder_log::format::Accepted;
 use larder_log::record::MAX_SEQ;
 use larder_log::recover::{Found, Survey};
 use larder_log::store::{SEQ_LIFE, seq_lease};
-use larder_log::{SegmentNumber, Store};
 use newest::{Newest, Version};
 use segments::Scan;
 use std::io;
@@ -61,17 +60,15 @@ pub(crate) fn threads() -> usize {
     THREADS.min(thread::available_parallelism().map_or(1, Into::into))
 }
 
-impl Lane {
+impl DurableLane<'_> {
     /// Rebuilds the index from the store.
     pub(crate) fn recover(
-        &self,
+        self,
         recovery: Recovery,
         progress: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Recovered, StoreError> {
         let Recovery { mut report, began } = recovery;
-        let (Some(store), Some(options)) = (self.log.store(), self.store()) else {
-            return Ok(report);
-        };
+        let (store, options) = (self.log.store, &self.state.store);
         let threads = options.threads;
         let surveyors = if threads > 1 { SURVEYORS } else { 1 };
         // If all places hold discarded data, there is nothing to survey.
@@ -121,7 +118,7 @@ impl Lane {
         self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
         let seq_limit =
             read.map(|scan| scan.seq_limit).fold(store.superblock().seq_limit, u64::max);
-        self.begin_life(store, options, seq_limit)?;
+        self.begin_life(seq_limit)?;
         self.warm_later(loaded.iter().map(|&(found, _)| found.number));
         report.segments = loaded.len() as u32;
         report.items = self.index.items();
@@ -130,7 +127,7 @@ impl Lane {
     }
 
     /// Creates the state that the threads of a recovery share.
-    fn share<'a>(&self, survey: &'a Survey, fence: u64, threads: usize) -> Shared<'a> {
+    fn share<'a>(self, survey: &'a Survey, fence: u64, threads: usize) -> Shared<'a> {
         let (memory, segment_size) = (self.options.memory, self.log.segment_size() as u64);
         let newest = Newest::new(
             memory as usize,
@@ -149,7 +146,7 @@ impl Lane {
     /// Reads the segments and fills the index with the newest version of each key. Stores in
     /// `scans` what it found in each readable segment of the survey.
     fn fill_index(
-        &self,
+        self,
         shared: &Shared<'_>,
         scans: &mut [Option<Scan>],
         progress: &mut (dyn FnMut(Progress) + Send),
@@ -176,7 +173,7 @@ impl Lane {
     /// Adds the newest version of each key of this pass to the index, and the number of these items
     /// to `all`. If memory has no room for an index of `all` items, only counts the items.
     fn publish(
-        &self,
+        self,
         shared: &Shared<'_>,
         jumbos: &mut Jumbos,
         all: &mut usize,
@@ -232,7 +229,7 @@ impl Lane {
     }
 
     /// Adds the newest version of a key to the index, which has no version of this key yet.
-    fn show(&self, key: &Key<'_>, version: Version) -> Result<(), StoreError> {
+    fn show(self, key: &Key<'_>, version: Version) -> Result<(), StoreError> {
         let Version { address, size, .. } = version;
         let guard = self.index.lock(key);
         let no_memory = || StoreError::Device(io::ErrorKind::OutOfMemory.into());
@@ -248,7 +245,7 @@ impl Lane {
 
     /// Lets the cleaner read those of the segments that are not in memory, the newest first, until
     /// memory has no more room. Clients are served meanwhile.
-    pub(crate) fn warm_later(&self, newest_first: impl Iterator<Item = SegmentNumber>) {
+    pub(crate) fn warm_later(self, newest_first: impl Iterator<Item = SegmentNumber>) {
         let mut cold: Vec<SegmentNumber> =
             newest_first.filter(|&number| self.log.segment(number).frame().is_null()).collect();
         cold.reverse();
@@ -257,12 +254,8 @@ impl Lane {
 
     /// Marks the store as in use. From now on, the lane gives items seqs above all seqs that the
     /// store has used.
-    pub(crate) fn begin_life(
-        &self,
-        store: &Store,
-        options: &LaneStore,
-        seq_limit: u64,
-    ) -> Result<(), StoreError> {
+    pub(crate) fn begin_life(self, seq_limit: u64) -> Result<(), StoreError> {
+        let (store, options) = (self.log.store, &self.state.store);
         let superblock = store.superblock();
         let newest = seq_limit.max(superblock.fence);
         if newest + SEQ_LIFE > MAX_SEQ {

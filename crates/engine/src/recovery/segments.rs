@@ -6,7 +6,7 @@ use super::Progress;
 use super::jumbos::Jumbos;
 use super::newest::{Gathering, Version};
 use crate::error::StoreError;
-use crate::lane::Lane;
+use crate::lane::DurableLane;
 use crate::lock::lock;
 use crate::recovery::parallel::{Shared, in_parallel, is_marked};
 use larder_log::Address;
@@ -20,10 +20,10 @@ const TABLE_SHARE: usize = 2;
 /// Bytes of index per key, including free slots.
 const INDEX_BYTES: usize = 11;
 
-impl Lane {
+impl DurableLane<'_> {
     /// Reads every normal segment.
     pub(super) fn read_all(
-        &self,
+        self,
         shared: &Shared<'_>,
         scans: &mut [Option<Scan>],
         progress: &mut (dyn FnMut(Progress) + Send),
@@ -60,7 +60,7 @@ impl Lane {
 
     /// Limits the table of newest versions so that memory is left for the index. Estimates the
     /// index's size from the `done` segments read so far.
-    fn limit_table(&self, shared: &Shared<'_>, done: usize) {
+    fn limit_table(self, shared: &Shared<'_>, done: usize) {
         let all = shared.survey.segments.len();
         shared.newest.has_read(done, all);
         let memory = self.options.memory as usize;
@@ -75,7 +75,7 @@ impl Lane {
 
     /// Reads a segment again if other segments prove that more of it was durable than was found.
     pub(super) fn read_damaged(
-        &self,
+        self,
         shared: &Shared<'_>,
         scans: &mut [Option<Scan>],
     ) -> Result<(), StoreError> {
@@ -131,7 +131,7 @@ impl Lane {
 
     /// Reads one segment and gathers its records.
     fn read_one(
-        &self,
+        self,
         shared: &Shared<'_>,
         found: &Found,
         extent: Extent,
@@ -151,7 +151,7 @@ impl Lane {
     /// Gathers every record again, for another part of the keys. `read` is the number of segments
     /// read so far. Returns `read` plus the number of segments of the survey.
     pub(super) fn read_again(
-        &self,
+        self,
         shared: &Shared<'_>,
         scans: &[Option<Scan>],
         jumbos: &Jumbos,

@@ -7,12 +7,12 @@
 //! the answer may depend on the flush. A flush whose commit fails is not undone. Instead the next
 //! commit writes the fence, and answers wait for that commit.
 
-use crate::lane::Lane;
 use crate::lane::session::LaneSession;
+use crate::lane::{DurableLane, Lane};
 use crate::verbs::version::NotWritten;
 use crate::{CommitPoint, Durability, UnixSeconds};
 use larder_log::format::Superblock;
-use larder_log::{Rule, Store, Stream};
+use larder_log::{Rule, Stream};
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -49,9 +49,7 @@ impl LaneSession {
         if self.flush().is_err() {
             return false;
         }
-        if let Some(durable) = &self.lane.durable {
-            durable.want_commit();
-        }
+        self.lane.want_commit();
         true
     }
 
@@ -74,9 +72,9 @@ impl Lane {
     /// durable.
     fn flush_later(&self, at: UnixSeconds) -> Option<u64> {
         self.flush_at.store(at, Ordering::Relaxed);
-        let store = self.log.store()?;
-        store.change_superblock(|superblock| superblock.pending_flush = at);
-        self.promised(store)
+        let durable = self.durable()?;
+        durable.log.store.change_superblock(|superblock| superblock.pending_flush = at);
+        durable.promised()
     }
 
     /// Schedules the flush at `at` durably in a lane that joins the store. The other lanes have the
@@ -89,13 +87,6 @@ impl Lane {
         Ok(())
     }
 
-    /// Returns the commit that makes the present superblock durable, if the store promises
-    /// durability to clients.
-    fn promised(&self, store: &Store) -> Option<u64> {
-        let promises = self.durable.as_ref().is_some_and(|d| d.mode() != Durability::None);
-        promises.then(|| store.commits.open())
-    }
-
     /// Empties the lane. Returns the commit that makes the flush durable, if an answer must wait
     /// for one.
     fn flush(&self) -> Option<u64> {
@@ -105,26 +96,25 @@ impl Lane {
         if last != 0 && !delayed && self.index.is_bare() {
             // Nothing was written since the previous flush, so this flush waits for the commit of
             // that one.
-            let promises = self.log.store().is_some_and(|store| self.promised(store).is_some());
-            return promises.then_some(last);
+            return self.durable().and_then(DurableLane::promised).map(|_| last);
         }
-        let mut commit = None;
+        let (durable, mut commit) = (self.durable(), None);
         // Writers append under a stripe's lock, so no append is under way while all stripes are
         // locked.
         self.index.clear(|fence| {
-            if let Some(store) = self.log.store() {
-                store.change_superblock(|superblock: &mut Superblock| {
+            if let Some(durable) = durable {
+                durable.log.store.change_superblock(|superblock: &mut Superblock| {
                     superblock.fence = superblock.fence.max(fence);
                     superblock.pending_flush = 0;
                 });
-                commit = self.promised(store);
+                commit = durable.promised();
             }
             // The commit of the fence must be stored before any thread can see the empty index.
             // Otherwise an answer that depends on the flush would not wait for this commit.
             self.fence.store(commit.unwrap_or(1), Ordering::Release);
             self.log.seal_all();
             sealed = self.log.drain_sealed();
-            self.log.fence_deaths();
+            durable.into_iter().for_each(|durable| durable.log.fence_deaths());
             self.older.clear(&self.log);
         });
         // Before the index was cleared, it led to the sealed segments, so they could not go to
@@ -139,14 +129,21 @@ impl Lane {
         self.kick_cleaner();
         commit
     }
+}
+
+impl DurableLane<'_> {
+    /// Returns the commit that makes the present superblock durable, if the store promises
+    /// durability to clients.
+    fn promised(self) -> Option<u64> {
+        let promises = self.state.mode() != Durability::None;
+        promises.then(|| self.log.store.commits.open())
+    }
 
     /// Lets the open commit make the fence durable, if `failed` or a later commit was to do so. All
     /// closed commits from `failed` on have failed.
-    pub(crate) fn postpone_fence(&self, failed: u64) {
-        if let Some(store) = self.log.store()
-            && self.fence.load(Ordering::Acquire) >= failed
-        {
-            self.fence.store(store.commits.open(), Ordering::Release);
+    pub(crate) fn postpone_fence(self, failed: u64) {
+        if self.fence.load(Ordering::Acquire) >= failed {
+            self.fence.store(self.log.store.commits.open(), Ordering::Release);
         }
     }
 }

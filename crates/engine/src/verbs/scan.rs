@@ -136,7 +136,7 @@ impl LaneSession {
     /// Begins a walk of the lane. Unless `whole` is true, only the index is walked.
     fn begin_scan(&self, whole: bool) -> LaneScan {
         LaneScan {
-            segments: (whole && self.lane.log.store().is_some()).then(InSegments::default),
+            segments: (whole && self.lane.has_store()).then(InSegments::default),
             shown: Shown::new(&self.lane),
             index: InIndex::default(),
         }

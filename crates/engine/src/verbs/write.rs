@@ -4,7 +4,6 @@
 //! Reserving never waits, so a writer never waits while it holds a lock. If there is no space,
 //! nothing has changed: the writer releases the lock and returns `NeedsSpace`.
 
-use crate::durability::Durable;
 use crate::index::slot::{MAX_FREQUENCY, Slot};
 use crate::index::{Guard, Judgement, SlotPlace};
 use crate::key::Key;
@@ -293,7 +292,7 @@ impl LaneSession {
             return Ok(None);
         }
         if !guard.has_leased() {
-            self.lane.durable.iter().for_each(Durable::want_commit);
+            self.lane.want_commit();
             return Ok(None);
         }
         let address = old.place.slot().address();
@@ -460,7 +459,7 @@ impl LaneSession {
         key: &Key<'_>,
         existing: &Existing<'_>,
     ) -> Result<(), NotWritten> {
-        if self.lane.durable.is_some() {
+        if self.lane.has_store() {
             return self.write_tombstone(guard, key, Some(existing));
         }
         let slot = existing.place.slot();

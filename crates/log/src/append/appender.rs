@@ -445,6 +445,7 @@ mod tests {
                 before = Some(place);
                 bytes += 40;
                 if n % records_per_commit == records_per_commit - 1 {
+                    let log = log.durable().unwrap();
                     let closed = log.close_commit(&mut committer);
                     assert!(log.is_closed(address));
                     let written = log.write_commit(&mut committer, &closed).unwrap();
@@ -517,7 +518,7 @@ mod loom_tests {
                     (before, address)
                 })
             };
-            log.close_commit(&mut Committer::default());
+            log.durable().unwrap().close_commit(&mut Committer::default());
             let was_filled = filled.load(Ordering::Relaxed) == 1;
             let (before, address) = thread.join().unwrap();
             let covered = log.is_closed(address);
@@ -556,7 +557,8 @@ mod loom_tests {
             drop(appending);
             assert!(thread.join().unwrap());
             let in_old = address.segment() == first.segment();
-            let is_newer = log.is_opened_after(other.address.segment(), first.segment());
+            let is_newer =
+                log.durable().unwrap().is_opened_after(other.address.segment(), first.segment());
             assert!(!in_old || !is_newer, "S counts as opened after F, which took R later");
             noted.note((in_old, is_newer));
         });

@@ -4,7 +4,7 @@
 use crate::address::SegmentNumber;
 use crate::append::stream::{Claim, Stream};
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::log::Log;
+use crate::log::{DurableLog, Log};
 use crate::store::Tier;
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
@@ -95,20 +95,6 @@ impl Log {
         self.reclaimable.store(places, Ordering::Relaxed);
     }
 
-    /// Returns the least number of bytes that emptying a sealed segment gains. Assumes the worst
-    /// packing of the live records: a record that does not fit leaves less than its own length
-    /// unused. Also assumes that all ends are moved, as tombstones. `summary_room` is the space
-    /// that a new segment keeps free for its summary, in bytes.
-    pub(crate) fn gain(&self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
-        let size = self.segment_size as u64;
-        let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
-        let usable = usable.saturating_sub(summary_room);
-        let largest = self.segment(number).largest().map_or(size / 2, u64::from);
-        let filled_at_least = usable.saturating_sub(largest).max(1);
-        let moving = u64::from(live) + self.end_bytes(number) + largest;
-        size.saturating_sub((moving * size).div_ceil(filled_at_least))
-    }
-
     /// Returns the largest number of bytes that a new segment of either stream keeps free for its
     /// summary.
     pub(crate) fn most_summary_room(&self) -> u64 {
@@ -127,6 +113,22 @@ impl Log {
             Some(_) => lock(&self.free_places).len().saturating_sub(self.spared(claim)),
             None => usize::MAX,
         }
+    }
+}
+
+impl DurableLog<'_> {
+    /// Returns the least number of bytes that emptying a sealed segment gains. Assumes the worst
+    /// packing of the live records: a record that does not fit leaves less than its own length
+    /// unused. Also assumes that all ends are moved, as tombstones. `summary_room` is the space
+    /// that a new segment keeps free for its summary, in bytes.
+    pub(crate) fn gain(self, number: SegmentNumber, live: u32, summary_room: u64) -> u64 {
+        let size = self.segment_size as u64;
+        let usable = size - HEADER_BYTES as u64 - TRAILER_BYTES as u64;
+        let usable = usable.saturating_sub(summary_room);
+        let largest = self.segment(number).largest().map_or(size / 2, u64::from);
+        let filled_at_least = usable.saturating_sub(largest).max(1);
+        let moving = u64::from(live) + self.end_bytes(number) + largest;
+        size.saturating_sub((moving * size).div_ceil(filled_at_least))
     }
 }
 

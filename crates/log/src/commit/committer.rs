@@ -214,8 +214,9 @@ impl Committer {
         map.map(DeadMap::bits)
     }
 
-    /// Forgets the writes that are not durable. [`Log::retry_commit`](crate::Log::retry_commit)
-    /// repeats them, and [`Log::fail_commits`](crate::Log::fail_commits) gives them up.
+    /// Forgets the writes that are not durable.
+    /// [`DurableLog::retry_commit`](crate::DurableLog::retry_commit) repeats them, and
+    /// [`DurableLog::fail_commits`](crate::DurableLog::fail_commits) gives them up.
     pub(crate) fn forget_writes(&mut self) {
         self.after_failure = true;
         self.syncing = None;

@@ -9,37 +9,35 @@ use crate::commit::{Closed, Committer, Written};
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{BLOCK, Use};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::reclaim::usage::End;
 use crate::segment::State;
-use crate::store::Store;
 use crate::sync::lock;
 use std::io;
 use std::sync::atomic::Ordering;
 
-impl Log {
+impl DurableLog<'_> {
     /// Gives up the commits `closed`. Their changes must have been undone, so that nothing in the
     /// index leads to their records. No thread may be appending, and no other commit may be closed
     /// but not settled.
-    pub fn fail_commits(&self, committer: &mut Committer, closed: &[Closed]) {
-        let store = self.durable_log();
+    pub fn fail_commits(self, committer: &mut Committer, closed: &[Closed]) {
         committer.forget_writes();
         for commit in closed {
             for number in commit.segments() {
-                self.cut(store, committer, number);
+                self.cut(committer, number);
             }
         }
-        lock(&store.closed).clear();
-        self.restore_quarantined(store.commits.settled());
-        store.commits.end_undo();
-        closed.iter().for_each(|commit| store.commits.settle_failed(commit.number));
+        lock(&self.store.closed).clear();
+        self.restore_quarantined(self.store.commits.settled());
+        self.store.commits.end_undo();
+        closed.iter().for_each(|commit| self.store.commits.settle_failed(commit.number));
     }
 
     /// Seals a segment at its durable end.
-    fn cut(&self, store: &Store, committer: &mut Committer, number: SegmentNumber) {
+    fn cut(self, committer: &mut Committer, number: SegmentNumber) {
         let segment = self.segment(number);
         let durable = segment.durable();
-        let entry = store.entry(number);
+        let entry = self.store.entry(number);
         entry.sealed.store(true, Ordering::Release);
         entry.cutting.store(true, Ordering::Release);
         entry.end.store(durable.max(HEADER_BYTES as u32), Ordering::Relaxed);
@@ -53,7 +51,7 @@ impl Log {
 
     /// Restores the segments in quarantine that were emptied by a commit after `durable`. That
     /// commit was undone, so the segments hold live records again.
-    fn restore_quarantined(&self, durable: u64) {
+    fn restore_quarantined(self, durable: u64) {
         let mut quarantine = lock(&self.quarantine);
         // Examines only segments without a durable free mark. A segment with such a mark was
         // emptied by a durable commit.
@@ -62,7 +60,7 @@ impl Log {
             // The kept ends are noted before the segment is sealed again. If a sealed segment has
             // no kept ends, the engine's mover of partitions assumes that all evictions from this
             // segment are durable.
-            self.durable_log().keep_ends(entry.number, entry.ends);
+            self.store.keep_ends(entry.number, entry.ends);
             segment.set_state(State::Sealed);
             self.end_evicting();
             let sealed = Sealed { segment: entry.number, sealed: 0 };
@@ -71,27 +69,22 @@ impl Log {
     }
 
     /// Writes each cut segment's last block, and a meta that says where the segment ends.
-    pub(crate) fn write_cuts(
-        &self,
-        store: &Store,
-        committer: &Committer,
-        written: &mut Written,
-    ) -> io::Result<()> {
+    pub(crate) fn write_cuts(self, committer: &Committer, written: &mut Written) -> io::Result<()> {
         for cut in &committer.cuts {
             let segment = self.segment(cut.segment);
             if segment.generation() != cut.generation {
                 continue;
             }
-            let entry = store.entry(cut.segment);
+            let entry = self.store.entry(cut.segment);
             if segment.is_jumbo() {
-                let unused = store.unused(cut.segment);
-                self.write_meta(store, written, cut.segment, unused, 0, None)?;
+                let unused = self.store.unused(cut.segment);
+                self.write_meta(written, cut.segment, unused, 0, None)?;
                 continue;
             }
             let usage = Use::InUse { end: entry.end.load(Ordering::Relaxed) };
             let cover = entry.cover.load(Ordering::Relaxed);
             let dead = committer.last_map(cut.segment, cut.generation);
-            self.write_meta(store, written, cut.segment, usage, cover, dead)?;
+            self.write_meta(written, cut.segment, usage, cover, dead)?;
             let first = cut.durable as usize / BLOCK * BLOCK;
             if first == cut.durable as usize {
                 continue;
@@ -103,8 +96,8 @@ impl Log {
             // cut is not written.
             let kept = unsafe { std::slice::from_raw_parts(frame.add(first), len) };
             block[..len].copy_from_slice(kept);
-            let place = store.geometry.segment(cut.segment) + first as u64;
-            store.write(place, &block)?;
+            let place = self.store.geometry.segment(cut.segment) + first as u64;
+            self.store.write(place, &block)?;
         }
         Ok(())
     }
@@ -114,16 +107,15 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device, or an error if it returns other bytes than were written.
-    pub fn verify_device(&self) -> io::Result<()> {
-        let store = self.durable_log();
-        let superblock = store.superblock();
+    pub fn verify_device(self) -> io::Result<()> {
+        let superblock = self.store.superblock();
         let (mut written, mut read) = ([0; BLOCK], [0; BLOCK]);
         superblock.encode(&mut written);
-        let answered = store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
+        let answered = self.store.device.read_stored(SUPERBLOCKS[superblock.copy()], &mut read);
         let lost = || io::Error::other("the device returns other bytes than were written to it");
         let verified = answered.and_then(|()| (read == written).then_some(()).ok_or_else(lost));
         // The block of this superblock copy may be bad. This empty change makes the next commit
         // write the other copy.
-        verified.inspect_err(|_| store.change_superblock(|_| {}))
+        verified.inspect_err(|_| self.store.change_superblock(|_| {}))
     }
 }

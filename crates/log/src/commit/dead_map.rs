@@ -6,7 +6,7 @@ use crate::format::meta::unmark;
 use crate::memory::Budget;
 use std::sync::Arc;
 
-/// A dead map that was begun: see [`Log::begin_map`](crate::Log::begin_map).
+/// A dead map that was begun: see [`DurableLog::begin_map`](crate::DurableLog::begin_map).
 #[derive(Clone, Copy, Debug)]
 pub struct BegunMap {
     /// The segment.

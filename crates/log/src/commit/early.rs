@@ -11,7 +11,7 @@ use crate::append::Stream;
 use crate::commit::committer::{Before, Closed, Committer, Early, SegmentPart, Written};
 use crate::format::seal_record;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::record::{HEADER, Kind, Layout, Record, write_filler};
 use crate::rule::Rule;
 use crate::store::Store;
@@ -19,7 +19,7 @@ use crate::sync::lock;
 use std::io;
 use std::sync::atomic::Ordering;
 
-impl Log {
+impl DurableLog<'_> {
     /// Writes the records that were reserved before this call and that no closed commit covers.
     /// Returns `Some(true)` if it wrote any, and `Some(false)` if there were none. Returns `None`
     /// if a failure has left these records to the next commit. May be called while a commit is
@@ -27,14 +27,13 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device. The next commit then repeats the write.
-    pub fn write_early(&self, committer: &mut Committer) -> io::Result<Option<bool>> {
-        let store = self.durable_log();
+    pub fn write_early(self, committer: &mut Committer) -> io::Result<Option<bool>> {
         let early = &mut committer.early;
         // After a failure the next commit writes everything from memory.
         if committer.after_failure || early.failed {
             return Ok(None);
         }
-        let failed_syncs = store.failed_syncs();
+        let failed_syncs = self.store.failed_syncs();
         let began = early.failed_syncs.unwrap_or(failed_syncs);
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
@@ -56,12 +55,12 @@ impl Log {
         for part in &parts {
             // Writes to the page cache, which outlives the process. Such a write does not wait for
             // a running sync.
-            self.write_part(store, committer, number, part, Store::write)?;
+            self.write_part(committer, number, part, Store::write)?;
         }
         committer.early.unwritten.clear();
         for jumbo in jumbos {
             let mut written = Written::default();
-            self.write_jumbo(store, &mut written, number, jumbo, before)?;
+            self.write_jumbo(&mut written, number, jumbo, before)?;
             committer.early.jumbos.push(jumbo);
             committer.early.metas.append(&mut written.into_metas());
         }
@@ -72,23 +71,23 @@ impl Log {
     /// In each segment, reserves and writes a trailer behind the records that the open commit has
     /// so far. While the previous commit is not durable, these trailers are marked as early and
     /// prove nothing about it.
-    fn close_early(&self, committer: &mut Committer) -> (Closed, Before) {
-        let store = self.durable_log();
+    fn close_early(self, committer: &mut Committer) -> (Closed, Before) {
         let mut parts = Vec::new();
         self.begin_closing();
         // Takes the locks under which threads open segments, as `close` does. So no thread opens a
         // segment while this function looks for all of them.
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
-        let number = store.commits.open();
+        let number = self.store.commits.open();
         // The previous commit has not failed: after a failure, `write_early` does not call this
         // function.
-        let is_settled = store.commits.settled() + 1 == number;
+        let is_settled = self.store.commits.settled() + 1 == number;
         let before = if is_settled { Before::Durable } else { Before::Unknown };
-        let mut jumbos = lock(&store.new_jumbos).clone();
+        let mut jumbos = lock(&self.store.new_jumbos).clone();
         jumbos.retain(|jumbo| !committer.early.jumbos.contains(jumbo));
         for stream in Stream::ALL {
             let open = self.streams[stream as usize].segment.load(Ordering::Acquire);
-            let rolled = store.unsynced_segments(stream).into_iter().map(|number| (number, true));
+            let rolled =
+                self.store.unsynced_segments(stream).into_iter().map(|number| (number, true));
             let segments = rolled.chain((open != 0).then_some((open, false)));
             let early = &committer.early.parts;
             parts.extend(
@@ -100,7 +99,7 @@ impl Log {
             );
         }
         for part in &parts {
-            store.entry(part.segment).early.store(part.to, Ordering::Release);
+            self.store.entry(part.segment).early.store(part.to, Ordering::Release);
         }
         drop(rolling);
         self.end_closing();
@@ -109,10 +108,10 @@ impl Log {
             self.fill_covered_chunks();
         }
         for part in &parts {
-            self.write_trailer(store, number, part, before);
+            self.write_trailer(number, part, before);
             committer.early.parts.insert(part.segment, *part);
             if Rule::EarlySettlesNothing.is_broken() {
-                self.settle_part(store, number, part.segment, part.to);
+                self.settle_part(number, part.segment, part.to);
             }
         }
         (Closed { number, parts, jumbos, early: Early::default() }, before)
@@ -123,17 +122,17 @@ impl Log {
     /// trailer for the part, and this function returns `None`. A sealed segment has no room for
     /// another trailer. So the merged part keeps its last trailer, which the next commit rewrites,
     /// and this function returns the part.
-    pub(super) fn merge_parts(&self, store: &Store, last: &SegmentPart) -> Option<SegmentPart> {
+    pub(super) fn merge_parts(self, last: &SegmentPart) -> Option<SegmentPart> {
         let segment = self.segment(last.segment);
         let frame = self.undurable_frame(last.segment);
         let from = segment.durable();
         if from == 0 {
             // SAFETY: the header is this thread's own, and no other thread reads it.
-            unsafe { store.reopen_segment(last.segment, segment, last.stream, frame) };
+            unsafe { self.store.reopen_segment(last.segment, segment, last.stream, frame) };
         }
         let end = last.to as usize - if last.sealed { TRAILER_BYTES } else { 0 };
         let layout = Layout { header: HEADER, key: 0, value: TRAILER_BYTES - HEADER };
-        let seed = store.segment_seed(last.segment, segment.generation());
+        let seed = self.store.segment_seed(last.segment, segment.generation());
         let mut at = (from as usize).max(HEADER_BYTES);
         while at < end {
             let memory = frame.wrapping_add(at);

@@ -8,6 +8,7 @@
 use super::*;
 use crate::Address;
 use crate::append::{Claim, JUMBO_HEADROOM};
+use crate::log::Log;
 use crate::memory::mapping::{Mapping, PAGE};
 use crate::model::{SEGMENT, append, append_item, append_value, durable_log};
 use crate::record::{Fields, Kind, Layout, write_head};
@@ -32,11 +33,12 @@ fn open_and_close(prepare: fn(&Log), open: fn(&Log) -> Address) {
                 open(&log)
             })
         };
-        let closed = log.close_commit(&mut Committer::default());
+        let durable = log.durable().unwrap();
+        let closed = durable.close_commit(&mut Committer::default());
         let address = thread.join().unwrap();
         let covered = closed.segments().any(|number| number == address.segment());
         let first = if covered { closed.number } else { closed.number + 1 };
-        let entry = log.durable_log().entry(address.segment());
+        let entry = durable.store.entry(address.segment());
         let opened = entry.opened.load(Ordering::Relaxed);
         assert!(opened <= first, "commit {first} is in it, and it says {opened} is its first");
         assert!(entry.cover.load(Ordering::Relaxed) < first);
@@ -81,7 +83,7 @@ fn loom_a_large_value_knows_its_commit() {
 /// Lets a thread change a counter in place while `close` makes a commit or an early write cover the
 /// counter. After `close`, the committer must see the new value if the thread made the change, and
 /// otherwise the old value.
-fn change_and_close(close: fn(&Log, &mut Committer)) {
+fn change_and_close(close: fn(DurableLog<'_>, &mut Committer)) {
     let outcomes = Arc::new(Outcomes::default());
     let noted = Arc::clone(&outcomes);
     check(3, move || {
@@ -105,7 +107,7 @@ fn change_and_close(close: fn(&Log, &mut Committer)) {
                 changes
             })
         };
-        close(&log, &mut Committer::default());
+        close(log.durable().unwrap(), &mut Committer::default());
         // SAFETY: as above.
         let record = unsafe { log.record(address) }.expect("a frame");
         let written = (record.seq(), record.value()[0]);

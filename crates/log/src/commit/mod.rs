@@ -29,27 +29,25 @@ use crate::append::Stream;
 use crate::commit::committer::SegmentPart;
 use crate::format::DurableEnd;
 use crate::format::segment::{HEADER_BYTES, TRAILER_BYTES};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::rule::Rule;
 use crate::segment::Segment;
-use crate::store::Store;
 use crate::sync::lock;
 use std::sync::atomic::Ordering;
 
-impl Log {
+impl DurableLog<'_> {
     /// Closes the open commit. On return every record that this commit covers is filled and
     /// published, and new records belong to the next commit.
-    pub fn close_commit(&self, committer: &mut Committer) -> Closed {
+    pub fn close_commit(self, committer: &mut Committer) -> Closed {
         self.close(committer, false)
     }
 
-    /// Like [`Log::close_commit`], but makes the streams continue in new segments.
-    pub fn close_and_leave(&self, committer: &mut Committer) -> Closed {
+    /// Like [`DurableLog::close_commit`], but makes the streams continue in new segments.
+    pub fn close_and_leave(self, committer: &mut Committer) -> Closed {
         self.close(committer, true)
     }
 
-    fn close(&self, committer: &mut Committer, leave: bool) -> Closed {
-        let store = self.durable_log();
+    fn close(self, committer: &mut Committer, leave: bool) -> Closed {
         let mut parts = std::mem::take(&mut committer.again);
         let early = std::mem::take(&mut committer.early);
         self.begin_closing();
@@ -59,18 +57,18 @@ impl Log {
         let rolling = self.streams.each_ref().map(|open| lock(&open.roll));
         // While this is locked, `unsynced_bytes` waits, so it misses no segment that this function
         // takes from the lists below.
-        let mut unsettled = lock(&store.closed);
+        let mut unsettled = lock(&self.store.closed);
         let (number, jumbos) = {
-            let mut new_jumbos = lock(&store.new_jumbos);
+            let mut new_jumbos = lock(&self.store.new_jumbos);
             // The number advances before the trailers are reserved. So no record behind a trailer
             // counts as part of that trailer's commit. A record in front of a trailer may count as
             // part of the next commit. That is later than necessary, but correct.
-            let number = store.commits.open_next();
+            let number = self.store.commits.open_next();
             (number, std::mem::take(&mut *new_jumbos))
         };
         for stream in Stream::ALL {
             let open = &self.streams[stream as usize];
-            for segment in store.take_unsynced(stream) {
+            for segment in self.store.take_unsynced(stream) {
                 parts.extend(self.close_part(segment, stream, true, early.parts.get(&segment)));
             }
             let segment = open.segment.load(Ordering::Acquire);
@@ -94,13 +92,13 @@ impl Log {
         }
         drop(rolling);
         self.end_closing();
-        store.commits.set_closed(number);
+        self.store.commits.set_closed(number);
         if !Rule::WaitForAppends.is_broken() {
             self.epochs.wait_for_appends();
         }
         self.fill_covered_chunks();
         for part in parts.iter().filter(|part| part.is_new()) {
-            self.write_trailer(store, number, part, committer.before());
+            self.write_trailer(number, part, committer.before());
         }
         Closed { number, parts, jumbos, early }
     }
@@ -109,13 +107,13 @@ impl Log {
     /// the segment takes no more records. If no trailer is needed, returns an empty part behind
     /// `early`, or `None` if nothing was written early.
     fn close_part(
-        &self,
+        self,
         number: SegmentNumber,
         stream: Stream,
         rolled: bool,
         early: Option<&SegmentPart>,
     ) -> Option<SegmentPart> {
-        let entry = self.durable_log().entry(number);
+        let entry = self.store.entry(number);
         let nothing = early.map(|early| SegmentPart { from: early.to, ..*early });
         if entry.sealed.load(Ordering::Acquire) {
             return nothing;
@@ -143,12 +141,11 @@ impl Log {
     /// Settles a commit that was written and synced: from here on its bytes count as durable.
     /// Returns the number of these bytes.
     pub fn settle_commit(
-        &self,
+        self,
         committer: &mut Committer,
         closed: &Closed,
         written: Written,
     ) -> u64 {
-        let store = self.durable_log();
         for (tails, durable) in committer.tails.iter_mut().zip(written.tails) {
             tails.durable = durable;
             tails.syncing = durable;
@@ -158,62 +155,62 @@ impl Log {
         committer.after_failure = false;
         committer.stale_tails = false;
         for cut in committer.cuts.drain(..) {
-            store.entry(cut.segment).cutting.store(false, Ordering::Release);
+            self.store.entry(cut.segment).cutting.store(false, Ordering::Release);
         }
-        let bytes = self.settle_records(store, closed);
-        lock(&store.closed).clear();
+        let bytes = self.settle_records(closed);
+        lock(&self.store.closed).clear();
         for (number, version) in written.metas {
-            store.entry(number).meta_version.store(version, Ordering::Relaxed);
+            self.store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
         if let Some(superblock) = written.superblock {
-            store.settle_superblock(superblock);
+            self.store.settle_superblock(superblock);
         }
-        self.settle_maps(store, committer, &written.mapped);
+        self.settle_maps(committer, &written.mapped);
         if !written.freed.is_empty() {
             let mut quarantine = lock(&self.quarantine);
             for number in written.freed {
                 if quarantine.mark(number) {
-                    store.settle_free(number);
+                    self.store.settle_free(number);
                     let filled = u64::from(self.segment(number).filled());
-                    store.work.freed.fetch_add(filled, Ordering::Relaxed);
+                    self.store.work.freed.fetch_add(filled, Ordering::Relaxed);
                     self.end_evicting();
                 }
             }
         }
-        store.commits.settle(closed.number);
+        self.store.commits.settle(closed.number);
         bytes
     }
 
     /// Marks the bytes that the commit covers as durable. Returns how many of them were not durable
     /// before.
-    fn settle_records(&self, store: &Store, commit: &Closed) -> u64 {
+    fn settle_records(self, commit: &Closed) -> u64 {
         let mut bytes = 0;
-        let mut ends = lock(&store.durable_ends);
+        let mut ends = lock(&self.store.durable_ends);
         for part in &commit.parts {
-            bytes += self.settle_part(store, commit.number, part.segment, part.to);
+            bytes += self.settle_part(commit.number, part.segment, part.to);
             ends[part.stream as usize] = DurableEnd { segment: part.segment, offset: part.to };
         }
         drop(ends);
         for &jumbo in &commit.jumbos {
-            bytes += self.settle_part(store, commit.number, jumbo, self.segment(jumbo).filled());
+            bytes += self.settle_part(commit.number, jumbo, self.segment(jumbo).filled());
         }
         bytes
     }
 
     /// Marks the first `end` bytes of a segment as durable. Returns how many of them were not
     /// durable before.
-    fn settle_part(&self, store: &Store, commit: u64, number: SegmentNumber, end: u32) -> u64 {
+    fn settle_part(self, commit: u64, number: SegmentNumber, end: u32) -> u64 {
         let segment: &Segment = self.segment(number);
         let bytes = end.saturating_sub(segment.durable());
         segment.set_closed(end);
         segment.set_durable(end);
-        store.entry(number).last_commit.store(commit, Ordering::Relaxed);
+        self.store.entry(number).last_commit.store(commit, Ordering::Relaxed);
         bytes.into()
     }
 
     /// Settles a commit that covered nothing and had nothing to write.
-    pub fn settle_idle(&self, closed: &Closed) {
-        self.durable_log().commits.settle(closed.number);
+    pub fn settle_idle(self, closed: &Closed) {
+        self.store.commits.settle(closed.number);
     }
 
     /// In async mode: moves the records of a failed commit, which were acknowledged already, to the
@@ -221,52 +218,49 @@ impl Log {
     /// The trailers of the failed commit and of these early writes become fillers. Otherwise, a
     /// later commit found behind such a trailer would prove that the failed commit was durable. The
     /// commit still counts as failed for threads that wait for it.
-    pub fn retry_commit(&self, committer: &mut Committer, closed: Closed) {
-        let store = self.durable_log();
+    pub fn retry_commit(self, committer: &mut Committer, closed: Closed) {
         committer.forget_writes();
         committer.stale_tails = true;
         let mut next = std::mem::take(&mut committer.early).parts;
         for part in closed.parts {
             let last = next.remove(&part.segment).unwrap_or(part);
-            committer.again.extend(self.merge_parts(store, &last));
+            committer.again.extend(self.merge_parts(&last));
         }
         for last in next.values() {
-            committer.again.extend(self.merge_parts(store, last));
+            committer.again.extend(self.merge_parts(last));
         }
         for &jumbo in &closed.jumbos {
             let header = self.segment(jumbo).frame().wrapping_sub(HEADER_BYTES);
             // SAFETY: the header is this thread's own, and no other thread reads it.
-            unsafe { store.reopen_segment(jumbo, self.segment(jumbo), Stream::Hot, header) };
+            unsafe { self.store.reopen_segment(jumbo, self.segment(jumbo), Stream::Hot, header) };
         }
-        lock(&store.new_jumbos).extend(closed.jumbos);
-        store.commits.settle_failed(closed.number);
+        lock(&self.store.new_jumbos).extend(closed.jumbos);
+        self.store.commits.settle_failed(closed.number);
     }
 
     /// Returns true if a commit without new records would still have something to write.
-    pub fn has_commit_work(&self, committer: &Committer) -> bool {
-        let store = self.durable_log();
-        lock(&store.changing).wants_write()
+    pub fn has_commit_work(self, committer: &Committer) -> bool {
+        lock(&self.store.changing).wants_write()
             || !committer.cuts.is_empty()
             || !committer.again.is_empty()
-            || self.has_maps_to_write(store, committer)
-            || !self.freeable(store).is_empty()
+            || self.has_maps_to_write(committer)
+            || !self.freeable().is_empty()
     }
 
     /// Returns the number of appended bytes that are not durable, with those of commits under way.
-    pub fn unsynced_bytes(&self) -> u64 {
-        let Some(store) = &self.store else { return 0 };
+    pub fn unsynced_bytes(self) -> u64 {
         let undurable = |number: SegmentNumber| {
             let segment = self.segment(number);
             u64::from(segment.filled().saturating_sub(segment.durable()))
         };
-        let closed = lock(&store.closed);
+        let closed = lock(&self.store.closed);
         let mut segments = closed.clone();
         for stream in Stream::ALL {
             let open = self.streams[stream as usize].segment.load(Ordering::Acquire);
             segments.extend((open != 0).then_some(open));
-            segments.extend(store.unsynced_segments(stream));
+            segments.extend(self.store.unsynced_segments(stream));
         }
-        segments.extend(lock(&store.new_jumbos).iter());
+        segments.extend(lock(&self.store.new_jumbos).iter());
         drop(closed);
         segments.into_iter().map(undurable).sum()
     }

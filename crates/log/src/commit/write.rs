@@ -8,7 +8,7 @@ use crate::format::jumbo::RECORD_AT;
 use crate::format::meta::map_in;
 use crate::format::segment::TRAILER_BYTES;
 use crate::format::{BLOCK, Meta, Tail, Trailer, Use};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::record::Record;
 use crate::segment::Segment;
 use crate::store::Store;
@@ -16,22 +16,16 @@ use crate::sync::lock;
 use std::io;
 use std::sync::atomic::Ordering;
 
-impl Log {
-    pub(super) fn write_trailer(
-        &self,
-        store: &Store,
-        commit: u64,
-        part: &SegmentPart,
-        before: Before,
-    ) {
+impl DurableLog<'_> {
+    pub(super) fn write_trailer(self, commit: u64, part: &SegmentPart, before: Before) {
         let segment = self.segment(part.segment);
         let trailer = Trailer {
             length: part.to - part.from - TRAILER_BYTES as u32,
             sealed: part.sealed,
             continues: part.continues,
-            ..new_trailer(store, segment, commit, before)
+            ..new_trailer(self.store, segment, commit, before)
         };
-        let seed = store.segment_seed(part.segment, trailer.generation);
+        let seed = self.store.segment_seed(part.segment, trailer.generation);
         let from = part.from as usize;
         let at = part.to as usize - TRAILER_BYTES;
         let end = if part.sealed {
@@ -55,38 +49,37 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device. Then nothing of the commit may count as durable, and the caller must
-    /// give it to [`Log::fail_commits`] or [`Log::retry_commit`].
-    pub fn write_commit(&self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
-        let store = self.durable_log();
-        let failed_syncs = closed.early.failed_syncs(store);
+    /// give it to [`DurableLog::fail_commits`] or [`DurableLog::retry_commit`].
+    pub fn write_commit(self, committer: &mut Committer, closed: &Closed) -> io::Result<Written> {
+        let failed_syncs = closed.early.failed_syncs(self.store);
         let metas = closed.early.metas.clone();
         let mut written = Written { metas, failed_syncs, ..Written::default() };
-        self.write_cuts(store, committer, &mut written)?;
-        self.write_maps(store, committer, &mut written)?;
-        self.write_summaries(store, committer);
+        self.write_cuts(committer, &mut written)?;
+        self.write_maps(committer, &mut written)?;
+        self.write_summaries(committer);
         for part in &closed.early.unwritten {
-            self.write_part(store, committer, closed.number, part, Store::write_directly)?;
+            self.write_part(committer, closed.number, part, Store::write_directly)?;
         }
         for part in &closed.parts {
             if part.is_new() {
-                self.write_part(store, committer, closed.number, part, Store::write_directly)?;
+                self.write_part(committer, closed.number, part, Store::write_directly)?;
             }
             if part.sealed {
-                written.summaries.extend(self.summarize(store, part));
+                written.summaries.extend(self.summarize(part));
             }
         }
         for jumbo in closed.jumbos.iter().filter(|jumbo| !closed.early.jumbos.contains(jumbo)) {
-            self.write_jumbo(store, &mut written, closed.number, *jumbo, committer.before())?;
+            self.write_jumbo(&mut written, closed.number, *jumbo, committer.before())?;
         }
         if committer.stale_tails {
-            self.clear_stale_tails(store, committer)?;
+            self.clear_stale_tails(committer)?;
         }
         for (tails, written) in committer.tails.iter_mut().zip(&mut written.tails) {
             tails.syncing = tails.last;
             *written = tails.last;
         }
-        self.write_free_marks(store, &mut written)?;
-        written.superblock = store.write_changed_superblock()?;
+        self.write_free_marks(&mut written)?;
+        written.superblock = self.store.write_changed_superblock()?;
         committer.syncing = Some(failed_syncs);
         Ok(written)
     }
@@ -94,17 +87,17 @@ impl Log {
     /// Makes a written commit durable. Early writes made meanwhile belong to the next commit.
     ///
     /// # Errors
-    /// As [`Log::write_commit`].
-    pub fn sync_commit(&self, written: &Written) -> io::Result<()> {
-        self.durable_log().sync(written.failed_syncs)
+    /// As [`DurableLog::write_commit`].
+    pub fn sync_commit(self, written: &Written) -> io::Result<()> {
+        self.store.sync(written.failed_syncs)
     }
 
     /// Clears the tail places that hold neither a durable tail nor a tail written by this commit.
-    pub(super) fn clear_stale_tails(&self, store: &Store, committer: &Committer) -> io::Result<()> {
+    pub(super) fn clear_stale_tails(self, committer: &Committer) -> io::Result<()> {
         for (stream, tails) in committer.tails.iter().enumerate() {
             let stale = |place: &usize| ![tails.durable, tails.last].contains(place);
             for place in (0..TAIL_PLACES).filter(stale) {
-                store.write(store.geometry.tail_place(stream, place), &[0; BLOCK])?;
+                self.store.write(self.store.geometry.tail_place(stream, place), &[0; BLOCK])?;
             }
         }
         Ok(())
@@ -113,8 +106,7 @@ impl Log {
     /// Writes the part's whole blocks in place with `write`. Writes the incomplete last block of an
     /// open segment to a tail place of its stream.
     pub(super) fn write_part(
-        &self,
-        store: &Store,
+        self,
         committer: &mut Committer,
         commit: u64,
         part: &SegmentPart,
@@ -124,13 +116,13 @@ impl Log {
         let first = part.from as usize / BLOCK * BLOCK;
         let to = part.to as usize;
         let whole = if part.sealed { to.next_multiple_of(BLOCK) } else { to / BLOCK * BLOCK };
-        let place = store.geometry.segment(part.segment);
+        let place = self.store.geometry.segment(part.segment);
         let frame = self.undurable_frame(part.segment);
         if whole > first {
             // SAFETY: bytes below the part's end are complete and never change; behind the end of a
             // sealed segment nothing is written any more.
             let blocks = unsafe { std::slice::from_raw_parts(frame.add(first), whole - first) };
-            write(store, place + first as u64, blocks)?;
+            write(self.store, place + first as u64, blocks)?;
         }
         if whole < to {
             let which = committer.tails[part.stream as usize].next();
@@ -143,9 +135,9 @@ impl Log {
                 offset: whole as u32,
                 commit,
             };
-            tail.encode(data, &store.identity, &mut committer.buffer);
-            let place = store.geometry.tail_place(part.stream as usize, which);
-            store.write(place, &committer.buffer[..])?;
+            tail.encode(data, &self.store.identity, &mut committer.buffer);
+            let place = self.store.geometry.tail_place(part.stream as usize, which);
+            self.store.write(place, &committer.buffer[..])?;
             committer.tails[part.stream as usize].last = which;
         }
         Ok(())
@@ -153,8 +145,7 @@ impl Log {
 
     /// Writes a jumbo's header, record and trailer, divided among its places.
     pub(super) fn write_jumbo(
-        &self,
-        store: &Store,
+        self,
         written: &mut Written,
         commit: u64,
         number: SegmentNumber,
@@ -162,13 +153,13 @@ impl Log {
     ) -> io::Result<()> {
         let segment = self.segment(number);
         let size = segment.filled() as usize;
-        let parts = store.parts(number);
+        let parts = self.store.parts(number);
         let trailer = Trailer {
             length: (RECORD_AT + size) as u32,
             sealed: true,
-            ..new_trailer(store, segment, commit, before)
+            ..new_trailer(self.store, segment, commit, before)
         };
-        let seed = store.segment_seed(number, trailer.generation);
+        let seed = self.store.segment_seed(number, trailer.generation);
         // SAFETY: the record is complete and never changes.
         let record = unsafe { Record::at(segment.frame(), || segment.jumbo_value()) };
         let value_at = RECORD_AT + record.layout().value_offset();
@@ -182,8 +173,8 @@ impl Log {
             own.copy_from_nonoverlapping(trailer.encode(covered, seed).as_ptr(), TRAILER_BYTES);
             std::slice::from_raw_parts(base, RECORD_AT + size + TRAILER_BYTES)
         };
-        for (piece, place) in image.chunks(self.segment_size()).zip(store.places(number)) {
-            store.write(store.geometry.segment(place), piece)?;
+        for (piece, place) in image.chunks(self.segment_size()).zip(self.store.places(number)) {
+            self.store.write(self.store.geometry.segment(place), piece)?;
         }
         for (index, &part) in parts.iter().enumerate() {
             let usage = Use::Part {
@@ -191,23 +182,22 @@ impl Log {
                 owner_generation: segment.generation(),
                 index: index as u32 + 1,
             };
-            self.write_meta(store, written, part, usage, commit, None)?;
+            self.write_meta(written, part, usage, commit, None)?;
         }
-        store.entry(number).sealed.store(true, Ordering::Release);
+        self.store.entry(number).sealed.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Writes a segment's meta over the older of its two copies.
     pub(crate) fn write_meta(
-        &self,
-        store: &Store,
+        self,
         written: &mut Written,
         number: SegmentNumber,
         usage: Use,
         cover: u64,
         dead: Option<&[u8]>,
     ) -> io::Result<()> {
-        let version = store.entry(number).meta_version.load(Ordering::Relaxed) + 1;
+        let version = self.store.entry(number).meta_version.load(Ordering::Relaxed) + 1;
         let generation = self.segment(number).generation();
         let meta = Meta { version, cover, generation, usage };
         let map = dead.map_or(0, <[u8]>::len);
@@ -215,16 +205,16 @@ impl Log {
         if let Some(dead) = dead {
             map_in(&mut bytes, map).copy_from_slice(dead);
         }
-        meta.encode(number, map, &store.identity, &mut bytes);
+        meta.encode(number, map, &self.store.identity, &mut bytes);
         written.metas.push((number, version));
-        store.write(store.geometry.meta(number, meta.copy()), &bytes)
+        self.store.write(self.store.geometry.meta(number, meta.copy()), &bytes)
     }
 
     /// Returns the frame of a segment that is not yet entirely durable.
     ///
     /// # Panics
     /// If the segment has no frame. Then the data that is not durable would be lost.
-    pub(crate) fn undurable_frame(&self, number: SegmentNumber) -> *mut u8 {
+    pub(crate) fn undurable_frame(self, number: SegmentNumber) -> *mut u8 {
         let frame = self.segment(number).frame();
         assert!(!frame.is_null(), "segment {number} lost its frame before it was durable");
         frame

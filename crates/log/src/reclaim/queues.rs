@@ -90,12 +90,12 @@ impl Log {
         let live = known.saturating_sub(self.assumed_dead(number)).max(known.min(1));
         let (min_expiry, max_expiry, immortal) = segment.expiries();
         let jumbo = if segment.is_jumbo() { segment.jumbo_mapping() as u32 } else { 0 };
-        let gains = jumbo == 0 && self.keeps_reserves();
+        let gains = self.durable().filter(|_| jumbo == 0 && self.keeps_all);
         Contents {
             born: segment.born(),
             filled: segment.filled(),
             live,
-            gain: if gains { self.gain(number, known, gain_room) as u32 } else { 0 },
+            gain: gains.map_or(0, |log| log.gain(number, known, gain_room) as u32),
             min_expiry,
             max_expiry: if immortal { 0 } else { max_expiry },
             jumbo,
@@ -114,7 +114,8 @@ impl Log {
     /// assumption makes the cleaner choose the segment earlier. Replaces the previous assumption
     /// about this segment.
     pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
-        self.durable_log().entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
+        let Some(store) = &self.store else { return };
+        store.entry(number).assumed_dead.store(bytes, Ordering::Relaxed);
         self.note_changed(number);
     }
 

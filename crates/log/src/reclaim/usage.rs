@@ -82,7 +82,8 @@ pub(super) struct Contents {
     pub(super) filled: u32,
     /// Bytes of live records.
     pub(super) live: u32,
-    /// Bytes of the device gained by emptying the segment: see [`Log::gain`](crate::Log::gain).
+    /// Bytes of the device gained by emptying the segment: see
+    /// [`DurableLog::gain`](crate::DurableLog::gain).
     pub(super) gain: u32,
     /// The earliest expiry of the segment's records, as a Unix second; 0 if no record expires.
     pub(super) min_expiry: u32,

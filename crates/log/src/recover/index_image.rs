@@ -6,7 +6,7 @@ use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
 use crate::format::BLOCK;
 use crate::format::index_image::{ImagePart, ImageRow, PART_HEADER_BYTES, ROW_BYTES, Usage};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::memory::mapping::PAGE;
 use crate::reclaim::quarantine::Quarantined;
 use crate::reclaim::usage::End;
@@ -146,24 +146,22 @@ fn read_list(from: &mut impl Read) -> io::Result<Vec<u32>> {
     Ok(numbers)
 }
 
-impl Log {
+impl<'a> DurableLog<'a> {
     /// Begins an index image. Returns `None` if no segment is free.
-    pub fn write_image(&self) -> Option<ImageWriter<'_>> {
-        let store = self.durable_log();
+    pub fn write_image(self) -> Option<ImageWriter<'a>> {
         let mut free: Vec<_> = lock(&self.free_places).iter().collect();
         let first = free.pop()?;
         let buffer = vec![0; PART_HEADER_BYTES];
-        Some(ImageWriter { store, free, first, current: first, buffer, bytes: 0 })
+        Some(ImageWriter { store: self.store, free, first, current: first, buffer, bytes: 0 })
     }
 
     /// Returns a reader for the index image of the last stop, if there is one.
-    pub fn read_image(&self) -> Option<ImageReader<'_>> {
-        let store = self.durable_log();
-        let superblock = store.superblock();
+    pub fn read_image(self) -> Option<ImageReader<'a>> {
+        let superblock = self.store.superblock();
         let (stop, next) = (superblock.next_commit, superblock.image_segment);
         let buffer = Vec::new();
         (superblock.clean && next != 0).then_some(ImageReader {
-            store,
+            store: self.store,
             stop,
             next,
             buffer,
@@ -177,23 +175,21 @@ impl Log {
     ///
     /// # Errors
     /// Those of the image.
-    pub fn save_table(&self, image: &mut impl Write) -> io::Result<()> {
-        let store = self.durable_log();
+    pub fn save_table(self, image: &mut impl Write) -> io::Result<()> {
         // Read once, because both loops below must see the same segments.
         let numbers = self.numbers();
-        let mut rows: Vec<ImageRow> =
-            numbers.clone().map(|number| self.row(store, number)).collect();
+        let mut rows: Vec<ImageRow> = numbers.clone().map(|number| self.row(number)).collect();
         let quarantine = lock(&self.quarantine);
         for entry in quarantine.marked() {
             // The free mark of this quarantined segment is durable. After the stop no thread reads
             // the segment, so the next start may reuse its places.
-            for number in store.parts(entry.number).into_iter().chain([entry.number]) {
+            for number in self.store.parts(entry.number).into_iter().chain([entry.number]) {
                 rows[number as usize - 1].usage = Usage::Free;
             }
         }
         let mut jumbos: Vec<(SegmentNumber, Vec<SegmentNumber>)> = Vec::new();
         for number in numbers {
-            let parts = store.parts(number);
+            let parts = self.store.parts(number);
             if rows[number as usize - 1].usage != Usage::Free && !parts.is_empty() {
                 for &part in &parts {
                     rows[part as usize - 1].usage = Usage::Part;
@@ -217,7 +213,7 @@ impl Log {
             image.write_all(&entry.number.to_le_bytes())?;
             write_list(image, &entry.ends)?;
         }
-        let kept = store.all_kept_ends();
+        let kept = self.store.all_kept_ends();
         image.write_all(&(kept.len() as u32).to_le_bytes())?;
         for (number, ends) in kept {
             image.write_all(&number.to_le_bytes())?;
@@ -226,11 +222,11 @@ impl Log {
         Ok(())
     }
 
-    fn row(&self, store: &Store, number: SegmentNumber) -> ImageRow {
+    fn row(self, number: SegmentNumber) -> ImageRow {
         let segment = self.segment(number);
-        let entry = store.entry(number);
+        let entry = self.store.entry(number);
         let meta_version = entry.meta_version.load(Ordering::Relaxed);
-        let bad = store.is_bad(number);
+        let bad = self.store.is_bad(number);
         let free =
             ImageRow { generation: segment.generation(), meta_version, bad, ..ImageRow::default() };
         let usage = match segment.state() {
@@ -269,10 +265,9 @@ impl Log {
     ///
     /// # Errors
     /// Those of the image, and of the device. After an error the log must not be used.
-    pub fn restore_table(&self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
-        let store = self.durable_log();
+    pub fn restore_table(self, image: &mut impl Read) -> io::Result<Vec<SegmentNumber>> {
         let count = read_u32(image)?;
-        if count as usize > store.segment_count() {
+        if count as usize > self.store.segment_count() {
             return Err(unusable("the index image is of a larger store"));
         }
         let mut rows = Vec::new();
@@ -282,13 +277,13 @@ impl Log {
             rows.push(ImageRow::decode(&bytes).ok_or_else(|| unusable("not a row"))?);
         }
         // The store may have grown since the stop. Places beyond the image's rows are free.
-        rows.resize(store.segment_count(), ImageRow::default());
+        rows.resize(self.store.segment_count(), ImageRow::default());
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;
-            store.set_parts(number, read_list(image)?);
+            self.store.set_parts(number, read_list(image)?);
         }
         for (number, row) in self.numbers().zip(&rows) {
-            self.restore_row(store, number, row)?;
+            self.restore_row(number, row)?;
         }
         let mut resident = Vec::new();
         for stream in [Stream::Hot, Stream::Survivors] {
@@ -304,7 +299,7 @@ impl Log {
             let number = self.known(read_u32(image)?)?;
             let ends = read_list(image)?;
             self.begin_evicting();
-            let (epoch, emptied) = (self.epochs.advance(), store.commits.durable());
+            let (epoch, emptied) = (self.epochs.advance(), self.store.commits.durable());
             let tier = self.tier(number);
             let entry =
                 Quarantined { number, tier, frames: 1, epoch, emptied, ends, carried: false };
@@ -312,7 +307,7 @@ impl Log {
         }
         for _ in 0..read_u32(image)? {
             let number = self.known(read_u32(image)?)?;
-            store.keep_ends(number, read_list(image)?);
+            self.store.keep_ends(number, read_list(image)?);
         }
         let is_free = |row: &ImageRow| row.usage == Usage::Free && !row.bad;
         let free = self.numbers().zip(&rows).filter(|(_, row)| is_free(row));
@@ -322,18 +317,18 @@ impl Log {
     }
 
     /// Checks that a number belongs to this store.
-    fn known(&self, number: u32) -> io::Result<SegmentNumber> {
+    fn known(self, number: u32) -> io::Result<SegmentNumber> {
         let known = self.numbers().contains(&number);
         known.then_some(number).ok_or_else(|| unusable("no such segment"))
     }
 
-    fn restore_row(&self, store: &Store, number: SegmentNumber, row: &ImageRow) -> io::Result<()> {
+    fn restore_row(self, number: SegmentNumber, row: &ImageRow) -> io::Result<()> {
         let segment = self.segment(number);
         segment.set_generation(row.generation);
-        let entry: &SegmentEntry = store.entry(number);
+        let entry: &SegmentEntry = self.store.entry(number);
         entry.meta_version.store(row.meta_version, Ordering::Relaxed);
         if row.bad {
-            store.retire(number);
+            self.store.retire(number);
         }
         if matches!(row.usage, Usage::Free | Usage::Part) {
             return Ok(());
@@ -369,7 +364,7 @@ impl Log {
     /// # Errors
     /// Those of the device, or an error if the bytes on the device are not those of the segment.
     /// Damaged parts inside a normal segment are not an error.
-    pub fn warm(&self, number: SegmentNumber) -> io::Result<()> {
+    pub fn warm(self, number: SegmentNumber) -> io::Result<()> {
         let segment = self.segment(number);
         if segment.state() != State::Sealed || !segment.frame().is_null() || segment.is_dead_jumbo()
         {

@@ -6,7 +6,7 @@ use crate::append::JUMBO_FOOTROOM;
 use crate::format::jumbo::{Jumbo, RECORD_AT, image_bytes};
 use crate::format::segment::{HEADER_BYTES, Header, JumboSize, TRAILER_BYTES};
 use crate::format::{BLOCK, Trailer, ValueHasher};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::memory::mapping::{Mapping, PAGE};
 use crate::segment::{Restored, State};
 use crate::store::Store;
@@ -54,13 +54,13 @@ pub fn jumbo_footprint(record: usize) -> usize {
     image_bytes(record) + JUMBO_FOOTROOM + PAGE
 }
 
-impl Log {
+impl DurableLog<'_> {
     /// Reads a jumbo and makes it part of the log. Returns [`LoadedJumbo::NoMemory`] if less than
     /// an eighth of memory would then be left for frames.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn load_jumbo(&self, found: &Found) -> io::Result<LoadedJumbo> {
+    pub fn load_jumbo(self, found: &Found) -> io::Result<LoadedJumbo> {
         let fits = |bytes| self.budget.used() + bytes <= self.budget.limit() / 8 * 7;
         let read = match self.read_jumbo(found, fits)? {
             Ok(read) => read,
@@ -76,7 +76,7 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn enter_absent_jumbo(&self, found: &Found) -> io::Result<bool> {
+    pub fn enter_absent_jumbo(self, found: &Found) -> io::Result<bool> {
         let facts = self.check_jumbo(found)?;
         if let Some(facts) = &facts {
             self.enter_jumbo(found, facts, (ptr::null_mut(), PAGE));
@@ -92,14 +92,13 @@ impl Log {
     /// # Errors
     /// Those of the device, or an error if the jumbo on the device is damaged.
     pub fn load_absent_jumbo(
-        &self,
+        self,
         number: SegmentNumber,
         generation: u32,
         release: impl FnOnce(),
     ) -> io::Result<bool> {
-        let store = self.durable_log();
         let segment = self.segment(number);
-        let found = self.find_jumbo(store, number, generation);
+        let found = self.find_jumbo(number, generation);
         let fits = |_| {
             release();
             true
@@ -129,17 +128,17 @@ impl Log {
     }
 
     /// Returns the [`Found`] that a survey would return for a jumbo of the log.
-    fn find_jumbo(&self, store: &Store, number: SegmentNumber, generation: u32) -> Found {
+    fn find_jumbo(self, number: SegmentNumber, generation: u32) -> Found {
         let segment = self.segment(number);
         Found::without_meta(Header {
             segment: number,
             generation,
             stream: segment.stream(),
-            opened: store.entry(number).opened.load(Ordering::Relaxed),
+            opened: self.store.entry(number).opened.load(Ordering::Relaxed),
             born: segment.born(),
             jumbo: Some(JumboSize {
                 value: segment.jumbo_value() as u64,
-                parts: store.parts(number).len() as u32 + 1,
+                parts: self.store.parts(number).len() as u32 + 1,
             }),
         })
     }
@@ -150,13 +149,12 @@ impl Log {
     ///
     /// # Errors
     /// Returns errors of the device, or `InvalidData` if the jumbo is damaged.
-    pub fn read_jumbo_head(&self, number: SegmentNumber) -> io::Result<ReadBuffer> {
-        let store = self.durable_log();
+    pub fn read_jumbo_head(self, number: SegmentNumber) -> io::Result<ReadBuffer> {
         let segment = self.segment(number);
-        let found = self.find_jumbo(store, number, segment.generation());
+        let found = self.find_jumbo(number, segment.generation());
         let damaged = || io::Error::from(io::ErrorKind::InvalidData);
-        let first = read_first(store, &found)?.ok_or_else(damaged)?;
-        let jumbo = open(store, &found, &first)
+        let first = read_first(self.store, &found)?.ok_or_else(damaged)?;
+        let jumbo = open(self.store, &found, &first)
             .filter(|jumbo| jumbo.record_bytes == segment.filled() as usize)
             .ok_or_else(damaged)?;
         let mut trailer = [0; TRAILER_BYTES];
@@ -165,9 +163,9 @@ impl Log {
         // The trailer may begin in one place of the jumbo and end in the next.
         while read < TRAILER_BYTES {
             let len = (size - at % size).min(TRAILER_BYTES - read);
-            let place = store.places(number).nth(at / size).ok_or_else(damaged)?;
-            let offset = store.geometry.segment(place) + (at % size) as u64;
-            if !store.read(offset, &mut trailer[read..read + len])? {
+            let place = self.store.places(number).nth(at / size).ok_or_else(damaged)?;
+            let offset = self.store.geometry.segment(place) + (at % size) as u64;
+            if !self.store.read(offset, &mut trailer[read..read + len])? {
                 return Err(damaged());
             }
             (at, read) = (at + len, read + len);
@@ -180,14 +178,13 @@ impl Log {
     /// returns false, the jumbo is not read. If this function returns the jumbo, it has charged the
     /// mapping to the budget.
     fn read_jumbo(
-        &self,
+        self,
         found: &Found,
         fits: impl FnOnce(u64) -> bool,
     ) -> io::Result<Result<ReadJumbo, LoadedJumbo>> {
-        let store = self.durable_log();
         let size = self.segment_size();
-        let first = read_first(store, found)?;
-        let Some(jumbo) = first.as_ref().and_then(|first| open(store, found, first)) else {
+        let first = read_first(self.store, found)?;
+        let Some(jumbo) = first.as_ref().and_then(|first| open(self.store, found, first)) else {
             return Ok(Err(LoadedJumbo::Damaged));
         };
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
@@ -200,8 +197,8 @@ impl Log {
         self.budget.charge(mapping.len() as u64);
         // SAFETY: the mapping is this function's own and longer than the image.
         let image = unsafe { std::slice::from_raw_parts_mut(mapping.base(), image_bytes) };
-        for (piece, place) in image.chunks_mut(size).zip(store.places(found.number)) {
-            match store.read(store.geometry.segment(place), piece) {
+        for (piece, place) in image.chunks_mut(size).zip(self.store.places(found.number)) {
+            match self.store.read(self.store.geometry.segment(place), piece) {
                 Ok(true) => {}
                 unread => {
                     self.budget.release(mapping.len() as u64);
@@ -211,7 +208,7 @@ impl Log {
         }
         let value = &image[jumbo.value_at..jumbo.value_at + jumbo.value_bytes];
         let trailer = jumbo.trailer(&image[jumbo.trailer_at..]);
-        let whole = jumbo.has_value(store.value_hash(value, &[]));
+        let whole = jumbo.has_value(self.store.value_hash(value, &[]));
         let (true, Some(trailer)) = (whole, trailer) else {
             self.budget.release(mapping.len() as u64);
             return Ok(Err(LoadedJumbo::Damaged));
@@ -222,7 +219,7 @@ impl Log {
 
     /// Makes a jumbo part of the log. `memory` is the address of its record in memory, which is
     /// null if the jumbo stays on the device, and the length of its mapping in bytes.
-    fn enter_jumbo(&self, found: &Found, facts: &JumboFacts, memory: (*mut u8, usize)) {
+    fn enter_jumbo(self, found: &Found, facts: &JumboFacts, memory: (*mut u8, usize)) {
         let segment = self.segment(found.number);
         segment.restore(Restored {
             frame: memory.0,
@@ -233,7 +230,7 @@ impl Log {
             jumbo: Some((facts.value_bytes, memory.1)),
         });
         segment.note_expiry(facts.expiry);
-        self.enter(self.durable_log(), found, facts.trailer.commit);
+        self.enter(found, facts.trailer.commit);
     }
 
     /// Checks a jumbo on the device. Returns its facts, or `None` if the jumbo is damaged. Reads
@@ -241,20 +238,19 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn check_jumbo(&self, found: &Found) -> io::Result<Option<JumboFacts>> {
-        let store = self.durable_log();
+    pub fn check_jumbo(self, found: &Found) -> io::Result<Option<JumboFacts>> {
         let size = self.segment_size();
-        let first = read_first(store, found)?;
-        let Some(jumbo) = first.as_ref().and_then(|first| open(store, found, first)) else {
+        let first = read_first(self.store, found)?;
+        let Some(jumbo) = first.as_ref().and_then(|first| open(self.store, found, first)) else {
             return Ok(None);
         };
-        let mut hasher = ValueHasher::new(store.identity.checksum_seed);
+        let mut hasher = ValueHasher::new(self.store.identity.checksum_seed);
         let mut trailer = Vec::with_capacity(TRAILER_BYTES);
         let image_bytes = jumbo.trailer_at + TRAILER_BYTES;
         let mut piece = vec![0; size];
-        for (from, place) in (0..image_bytes).step_by(size).zip(store.places(found.number)) {
+        for (from, place) in (0..image_bytes).step_by(size).zip(self.store.places(found.number)) {
             let piece = &mut piece[..size.min(image_bytes - from)];
-            if !store.read(store.geometry.segment(place), piece)? {
+            if !self.store.read(self.store.geometry.segment(place), piece)? {
                 return Ok(None);
             }
             let within = |range: std::ops::Range<usize>| {
@@ -273,16 +269,15 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn look_at_jumbo(&self, found: &Found) -> io::Result<Option<(Vec<u8>, u64)>> {
-        let store = self.durable_log();
-        let first = read_first(store, found)?;
-        let jumbo = first.as_ref().and_then(|first| open(store, found, first));
+    pub fn look_at_jumbo(self, found: &Found) -> io::Result<Option<(Vec<u8>, u64)>> {
+        let first = read_first(self.store, found)?;
+        let jumbo = first.as_ref().and_then(|first| open(self.store, found, first));
         Ok(jumbo.map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
     }
 
     /// Makes a dead jumbo part of the log, so that the cleaner frees its places. `ends` is true if
     /// the jumbo is an end: no newer version hides it.
-    pub fn enter_dead(&self, found: &Found, ends: bool) {
+    pub fn enter_dead(self, found: &Found, ends: bool) {
         let segment = self.segment(found.number);
         self.forget_mapping(found.number);
         segment.restore(Restored {
@@ -296,10 +291,10 @@ impl Log {
         if ends {
             segment.note_end();
         }
-        self.enter(self.durable_log(), found, found.opened);
+        self.enter(found, found.opened);
     }
 
-    fn forget_mapping(&self, number: SegmentNumber) {
+    fn forget_mapping(self, number: SegmentNumber) {
         let segment = self.segment(number);
         let bytes = segment.jumbo_mapping();
         let frame = segment.take_frame();

@@ -21,7 +21,7 @@ use crate::format::{
     BLOCK, Expect, Extent, Header, NoSegment, STREAMS, Scanned, Summary, Superblock, Tail, Trailer,
     Use, header_under_tails, scan,
 };
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::reclaim::usage::End;
 use crate::record::Record;
 use crate::residency::fill_gaps;
@@ -160,23 +160,22 @@ impl Survey {
     }
 }
 
-impl Log {
+impl DurableLog<'_> {
     /// Surveys every place of the store with `threads` threads. Takes about one read per place if
     /// segments have at most 256 KiB, and about three if they are larger.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn survey(&self, threads: usize) -> io::Result<Survey> {
-        let store = self.durable_log();
+    pub fn survey(self, threads: usize) -> io::Result<Survey> {
         let mut survey = Survey::default();
         for stream in 0..STREAMS {
             for which in 0..TAIL_PLACES {
                 let mut place = Box::new([0; TAIL_BYTES]);
-                let at = store.geometry.tail_place(stream, which);
-                if !store.read(at, &mut place[..])? {
+                let at = self.store.geometry.tail_place(stream, which);
+                if !self.store.read(at, &mut place[..])? {
                     survey.lost_tails.push((stream * TAIL_PLACES + which) as u32);
                 }
-                if let Some((tail, data)) = Tail::decode(&place, &store.identity) {
+                if let Some((tail, data)) = Tail::decode(&place, &self.store.identity) {
                     survey.others = survey.others.max(tail.commit);
                     survey.tails.push((tail, data.to_vec()));
                 }
@@ -184,17 +183,20 @@ impl Log {
         }
         let mut free = Vec::new();
         // The first number of each group of places whose metas are adjacent.
-        let groups: Vec<_> =
-            self.numbers().filter(|&it| *store.geometry.meta_run(it).start() == it).rev().collect();
+        let groups: Vec<_> = self
+            .numbers()
+            .filter(|&it| *self.store.geometry.meta_run(it).start() == it)
+            .rev()
+            .collect();
         let survey_some = |groups: &[SegmentNumber]| {
             let mut part = Survey { tails: survey.tails.clone(), ..Survey::default() };
             let mut free = Vec::new();
             for &first in groups {
-                let metas = Metas::read(store, first);
+                let metas = Metas::read(self.store, first);
                 // The geometry also has numbers of places that the store may gain before the next
                 // start.
                 for number in metas.numbers().rev().filter(|it| self.numbers().contains(it)) {
-                    if !self.survey_one(store, &metas, number, &mut part)? {
+                    if !self.survey_one(&metas, number, &mut part)? {
                         free.push(number);
                     }
                 }
@@ -216,43 +218,42 @@ impl Log {
             free.extend(more);
         }
         survey.segments.sort_by_key(|found| std::cmp::Reverse((found.opened, found.number)));
-        self.settle_parts(store, &mut survey, &mut free);
-        free.retain(|&number| !store.is_bad(number));
+        self.settle_parts(&mut survey, &mut free);
+        free.retain(|&number| !self.store.is_bad(number));
         lock(&self.free_places).found_free(free);
         Ok(survey)
     }
 
     /// Returns the survey of a store in which no place is in use.
-    pub fn survey_nothing(&self) -> Survey {
+    pub fn survey_nothing(self) -> Survey {
         lock(&self.free_places).found_free(self.numbers().rev());
         Survey::default()
     }
 
     /// Surveys one place. Returns false if it is free or retired.
     fn survey_one(
-        &self,
-        store: &Store,
+        self,
         metas: &Metas<'_>,
         number: SegmentNumber,
         survey: &mut Survey,
     ) -> io::Result<bool> {
         let MetaCopies { bytes: copies, unread } = metas.copies(number)?;
-        let map_bytes = store.geometry.map_bytes();
+        let map_bytes = self.store.geometry.map_bytes();
         let copies = [&copies[0][..], &copies[1][..]];
-        let chosen = meta::choose(copies, number, map_bytes, &store.identity);
+        let chosen = meta::choose(copies, number, map_bytes, &self.store.identity);
         let (meta, map) = chosen.meta.map_or((None, &[][..]), |(meta, map)| (Some(meta), map));
         let unreadable = chosen.may_be_older_than(unread);
         if unreadable {
-            store.retire(number);
+            self.store.retire(number);
         }
         let unmarked = unreadable || chosen.lost;
-        let (header, readable) = survey.read_header(store, metas, number, meta)?;
+        let (header, readable) = survey.read_header(self.store, metas, number, meta)?;
         self.segment(number).set_generation(survey.greatest_generation(number, meta, header.ok()));
-        let entry = store.entry(number);
+        let entry = self.store.entry(number);
         entry.meta_version.store(meta.map_or(0, |meta| meta.version), Ordering::Relaxed);
         match meta {
             Some(Meta { usage: Use::Retired, .. }) => {
-                store.retire(number);
+                self.store.retire(number);
                 return Ok(false);
             }
             Some(Meta {
@@ -270,7 +271,7 @@ impl Log {
         let header = match header {
             Err(NoSegment::Damaged) => {
                 let is_dead = meta::is_marked(map, RECORD_AT) && !unmarked;
-                self.survey_headless(store, survey, number, meta, is_dead, readable)?
+                self.survey_headless(survey, number, meta, is_dead, readable)?
             }
             header => {
                 survey.unknown += usize::from(unmarked && header.is_err());
@@ -300,8 +301,7 @@ impl Log {
     /// Surveys a place whose header is damaged. If the header's block is unreadable but the place
     /// has trailers, returns a header that stands in for the lost one.
     fn survey_headless(
-        &self,
-        store: &Store,
+        self,
         survey: &mut Survey,
         number: SegmentNumber,
         meta: Option<Meta>,
@@ -312,8 +312,8 @@ impl Log {
         // The header is lost, so only the trailers tell which generation the place held. The next
         // generation of the place must be greater than that one.
         let over = meta.map_or(0, |meta| meta.over());
-        let next = store.superblock().generation_floor.max(segment.generation() + 1);
-        let found = self.find_trailers(survey, store, number, over + 1..=next)?;
+        let next = self.store.superblock().generation_floor.max(segment.generation() + 1);
+        let found = self.find_trailers(survey, number, over + 1..=next)?;
         if let Some((generation, _)) = found
             && !readable
         {
@@ -323,7 +323,7 @@ impl Log {
         let newest = match found {
             // No block of the place can be read. The place may have held durable records, so it
             // gets commit 0, which always counts as durable.
-            None if self.is_lost_whole(store, number) => Some(0),
+            None if self.is_lost_whole(number) => Some(0),
             found => found.map(|(_, newest)| newest),
         };
         let in_use = |meta: Meta| matches!(meta.usage, Use::InUse { .. });
@@ -335,25 +335,25 @@ impl Log {
     }
 
     /// Returns true if no block of a place can be read.
-    fn is_lost_whole(&self, store: &Store, number: SegmentNumber) -> bool {
-        let place = store.geometry.segment(number);
+    fn is_lost_whole(self, number: SegmentNumber) -> bool {
+        let place = self.store.geometry.segment(number);
         let mut blocks = (0..self.segment_size()).step_by(BLOCK);
-        !blocks.any(|at| store.device.read_at(place + at as u64, &mut [0; BLOCK]).is_ok())
+        !blocks.any(|at| self.store.device.read_at(place + at as u64, &mut [0; BLOCK]).is_ok())
     }
 
     /// Returns the latest of `generations` that has a trailer in the segment, and its greatest
     /// commit there.
     fn find_trailers(
-        &self,
+        self,
         survey: &Survey,
-        store: &Store,
         number: SegmentNumber,
         generations: RangeInclusive<u32>,
     ) -> io::Result<Option<(u32, u64)>> {
         let mut bytes = vec![0; self.segment_size()];
-        store.read_blocks(store.geometry.segment(number), &mut bytes)?;
+        self.store.read_blocks(self.store.geometry.segment(number), &mut bytes)?;
         let tails = survey.tails.iter().filter(|(tail, _)| tail.segment == number);
-        let found = Trailer::find_all(&bytes, |generation| store.segment_seed(number, generation));
+        let found =
+            Trailer::find_all(&bytes, |generation| self.store.segment_seed(number, generation));
         let found = found.map(|trailer| (trailer.generation, trailer.commit));
         let in_tails = tails.map(|(tail, _)| (tail.generation, tail.commit));
         Ok(found.chain(in_tails).filter(|(generation, _)| generations.contains(generation)).max())
@@ -361,7 +361,7 @@ impl Log {
 
     /// Assigns to each jumbo its places after the first, and adds to `free` the places that no
     /// jumbo claims.
-    fn settle_parts(&self, store: &Store, survey: &mut Survey, free: &mut Vec<SegmentNumber>) {
+    fn settle_parts(self, survey: &mut Survey, free: &mut Vec<SegmentNumber>) {
         let mut parts = std::mem::take(&mut survey.parts);
         survey.segments.retain(|found| {
             let Some(jumbo) = found.header.jumbo else { return true };
@@ -372,7 +372,7 @@ impl Log {
             let complete = further.len() as u32 + 1 == jumbo.parts
                 && further.iter().zip(1..).all(|(piece, index)| piece.index == index);
             if complete {
-                store.set_parts(
+                self.store.set_parts(
                     found.number,
                     further.into_iter().map(|piece| piece.place).collect(),
                 );
@@ -411,13 +411,12 @@ impl Log {
     /// # Errors
     /// Those of the device.
     pub fn load(
-        &self,
+        self,
         survey: &Survey,
         found: &Found,
         extent: Extent,
         visit: impl FnMut(u32, Record<'_>),
     ) -> io::Result<Scanned> {
-        let store = self.durable_log();
         let segment = self.segment(found.number);
         let mut frame = segment.frame();
         // The last records of the segment may lie in a tail place only, until `finish_recovery`
@@ -433,8 +432,8 @@ impl Log {
             // SAFETY: the frame is the segment's, and only recovery knows of it yet.
             None => unsafe { std::slice::from_raw_parts_mut(frame, self.segment_size()) },
         };
-        let read = store.read_blocks(store.geometry.segment(found.number), bytes);
-        survey.apply_tails(store, found, 0, bytes);
+        let read = self.store.read_blocks(self.store.geometry.segment(found.number), bytes);
+        survey.apply_tails(self.store, found, 0, bytes);
         segment.restore(Restored {
             frame,
             filled: 0,
@@ -445,7 +444,7 @@ impl Log {
         });
         read?;
         let expect = Expect {
-            identity: store.identity,
+            identity: self.store.identity,
             segment: found.number,
             generation: Some(found.header.generation),
             extent: if found.end == 0 { extent } else { Extent::Exactly(found.end) },
@@ -456,7 +455,7 @@ impl Log {
             fill_gaps(bytes, &expect);
         }
         segment.set_end(scanned.end);
-        self.enter(store, found, scanned.last_commit);
+        self.enter(found, scanned.last_commit);
         image.into_iter().for_each(|image| self.keep_image(image));
         Ok(scanned)
     }
@@ -465,42 +464,36 @@ impl Log {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn read_summary(&self, found: &Found) -> io::Result<Option<Summary>> {
-        let store = self.durable_log();
+    pub fn read_summary(self, found: &Found) -> io::Result<Option<Summary>> {
         if found.end != 0 {
             // The segment was cut instead of sealed, so it has no summary.
             return Ok(None);
         }
-        self.summary(store, found.number, found.header.generation)
+        self.summary(found.number, found.header.generation)
     }
 
     /// Returns the summary of a sealed normal segment, if it has a whole one.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn summary_of(&self, number: SegmentNumber) -> io::Result<Option<Summary>> {
-        let (store, segment) = (self.durable_log(), self.segment(number));
-        let summary = self.summary(store, number, segment.generation())?;
+    pub fn summary_of(self, number: SegmentNumber) -> io::Result<Option<Summary>> {
+        let segment = self.segment(number);
+        let summary = self.summary(number, segment.generation())?;
         Ok(summary.filter(|summary| summary.end == segment.filled()))
     }
 
-    fn summary(
-        &self,
-        store: &Store,
-        number: SegmentNumber,
-        generation: u32,
-    ) -> io::Result<Option<Summary>> {
-        let place = SummaryPlace { identity: store.identity, segment: number, generation };
-        let end = store.geometry.segment(number) + self.segment_size() as u64;
+    fn summary(self, number: SegmentNumber, generation: u32) -> io::Result<Option<Summary>> {
+        let place = SummaryPlace { identity: self.store.identity, segment: number, generation };
+        let end = self.store.geometry.segment(number) + self.segment_size() as u64;
         let mut bytes = vec![0; BLOCK];
-        if !store.read(end - BLOCK as u64, &mut bytes)? {
+        if !self.store.read(end - BLOCK as u64, &mut bytes)? {
             return Ok(None);
         }
         let taken = Summary::look(&bytes, &place).filter(|&taken| taken < self.segment_size());
         let Some(taken) = taken else { return Ok(None) };
         if taken > BLOCK {
             bytes.resize(taken, 0);
-            if !store.read(end - taken as u64, &mut bytes)? {
+            if !self.store.read(end - taken as u64, &mut bytes)? {
                 return Ok(None);
             }
         }
@@ -508,7 +501,7 @@ impl Log {
     }
 
     /// Makes a segment part of the log after reading only its summary.
-    pub fn enter_summarized(&self, found: &Found, summary: &Summary) {
+    pub fn enter_summarized(self, found: &Found, summary: &Summary) {
         let segment = self.segment(found.number);
         segment.restore(Restored {
             frame: std::ptr::null_mut(),
@@ -519,11 +512,11 @@ impl Log {
             jumbo: None,
         });
         segment.restore_history(summary.expiries, summary.end);
-        self.enter(self.durable_log(), found, summary.commit);
+        self.enter(found, summary.commit);
     }
 
-    fn enter(&self, store: &Store, found: &Found, last_commit: u64) {
-        let entry = store.entry(found.number);
+    fn enter(self, found: &Found, last_commit: u64) {
+        let entry = self.store.entry(found.number);
         entry.opened.store(found.opened, Ordering::Relaxed);
         entry.last_commit.store(last_commit.max(found.opened), Ordering::Relaxed);
         let cover = found.meta.map_or(0, |meta| meta.cover);
@@ -541,21 +534,20 @@ impl Log {
     /// # Errors
     /// Those of the device.
     pub fn finish_recovery(
-        &self,
+        self,
         survey: &Survey,
         loaded: &[(&Found, bool)],
         useless: &[SegmentNumber],
         newest: u64,
     ) -> io::Result<()> {
-        let store = self.durable_log();
-        let failed_syncs = store.failed_syncs();
+        let failed_syncs = self.store.failed_syncs();
         let mut written = Written::default();
         for &number in useless {
             // Marks the places as free. Otherwise, after later commits, a start would take a jumbo
             // of a torn commit for a damaged one.
-            for place in store.take_parts(number).into_iter().chain([number]) {
-                self.write_meta(store, &mut written, place, store.unused(place), 0, None)?;
-                if !store.is_bad(place) {
+            for place in self.store.take_parts(number).into_iter().chain([number]) {
+                self.write_meta(&mut written, place, self.store.unused(place), 0, None)?;
+                if !self.store.is_bad(place) {
                     lock(&self.free_places).put(place);
                 }
             }
@@ -566,31 +558,31 @@ impl Log {
         // of the next segment there for dead.
         let damaged = survey.damaged.iter().map(|&(number, _)| number);
         for number in damaged.chain(survey.orphans.iter().chain(&survey.blank).copied()) {
-            self.write_meta(store, &mut written, number, store.unused(number), 0, None)?;
+            self.write_meta(&mut written, number, self.store.unused(number), 0, None)?;
         }
         let unmarked = loaded.iter().filter(|(found, _)| found.unmarked);
         for (found, _) in unmarked {
-            let end = store.entry(found.number).end.load(Ordering::Relaxed);
+            let end = self.store.entry(found.number).end.load(Ordering::Relaxed);
             // Writes both copies, because the unreadable one may become readable again.
             for _ in 0..2 {
                 let usage = Use::InUse { end };
                 let dead = Some(&found.dead[..]);
                 // An unreadable block may refuse the write; then the next start finds the same
                 // state.
-                let _ = self.write_meta(store, &mut written, found.number, usage, 0, dead);
-                store.entry(found.number).meta_version.fetch_add(1, Ordering::Relaxed);
+                let _ = self.write_meta(&mut written, found.number, usage, 0, dead);
+                self.store.entry(found.number).meta_version.fetch_add(1, Ordering::Relaxed);
             }
         }
         for &(found, sealed) in loaded.iter().rev() {
             let segment = self.segment(found.number);
             // Even a sealed segment may have parts of its last blocks only in tail places.
-            self.write_tail_blocks(survey, store, found)?;
+            self.write_tail_blocks(survey, found)?;
             if !sealed {
                 // Without a good commit, the segment ends behind its header. An end of 0 would mean
                 // that it ends at its sealed trailer.
                 let end = segment.filled().max(HEADER_BYTES as u32);
-                store.entry(found.number).end.store(end, Ordering::Relaxed);
-                self.write_end(survey, store, found, end, &mut written)?;
+                self.store.entry(found.number).end.store(end, Ordering::Relaxed);
+                self.write_end(survey, found, end, &mut written)?;
             }
             let sealed = Sealed { segment: found.number, sealed: 0 };
             self.enqueue(Stream::of(segment.stream()), sealed, End::Back);
@@ -598,17 +590,18 @@ impl Log {
         for &place in &survey.lost_tails {
             let (stream, which) = (place as usize / TAIL_PLACES, place as usize % TAIL_PLACES);
             // If the write succeeds, later starts do not report this place again.
-            let _ = store.write(store.geometry.tail_place(stream, which), &[0; TAIL_BYTES]);
+            let _ =
+                self.store.write(self.store.geometry.tail_place(stream, which), &[0; TAIL_BYTES]);
         }
-        store.sync(failed_syncs)?;
+        self.store.sync(failed_syncs)?;
         for (number, version) in written.into_metas() {
-            store.entry(number).meta_version.store(version, Ordering::Relaxed);
+            self.store.entry(number).meta_version.store(version, Ordering::Relaxed);
         }
-        self.raise_generations(store);
+        self.raise_generations();
         // Two commits may have left no trace that the start has found: the one in flight, and the
         // next one, which may have been written early in part. So their numbers are skipped.
-        let next = store.superblock().next_commit.max(newest + 3);
-        store.commits.continue_with(next);
+        let next = self.store.superblock().next_commit.max(newest + 3);
+        self.store.commits.continue_with(next);
         Ok(())
     }
 
@@ -616,11 +609,11 @@ impl Log {
     /// never reached the device. The next generation of the place must have another number, or
     /// those bytes would seem to belong to it. The number of the lost generation is at most one
     /// above the old floor or a known generation. So it is below the new floor.
-    fn raise_generations(&self, store: &Store) {
+    fn raise_generations(self) {
         let greatest = self.numbers().map(|number| self.segment(number).generation()).max();
-        let known = greatest.unwrap_or(0).max(store.superblock().generation_floor);
+        let known = greatest.unwrap_or(0).max(self.store.superblock().generation_floor);
         let floor = known + 2;
-        store.change_superblock(|superblock| superblock.generation_floor = floor);
+        self.store.change_superblock(|superblock| superblock.generation_floor = floor);
         for number in lock(&self.free_places).iter() {
             self.segment(number).set_generation(floor - 1);
         }
@@ -628,9 +621,9 @@ impl Log {
 
     /// Copies a segment's blocks from tail places to their own places, except blocks that are
     /// complete there.
-    fn write_tail_blocks(&self, survey: &Survey, store: &Store, found: &Found) -> io::Result<()> {
+    fn write_tail_blocks(self, survey: &Survey, found: &Found) -> io::Result<()> {
         for (tail, _) in survey.tails_of(found) {
-            self.complete_block(survey, store, found, tail.offset as usize, BLOCK)?;
+            self.complete_block(survey, found, tail.offset as usize, BLOCK)?;
         }
         Ok(())
     }
@@ -640,23 +633,22 @@ impl Log {
     /// bytes: it may be durable, and a crash during the write could destroy it. Nor if the block is
     /// unreadable and the tails have only a part of it: a later read may succeed.
     fn complete_block(
-        &self,
+        self,
         survey: &Survey,
-        store: &Store,
         found: &Found,
         first: usize,
         len: usize,
     ) -> io::Result<()> {
-        let place = store.geometry.segment(found.number) + first as u64;
+        let place = self.store.geometry.segment(found.number) + first as u64;
         let mut own = [0; BLOCK];
-        let readable = store.read(place, &mut own)?;
+        let readable = self.store.read(place, &mut own)?;
         let mut block = own;
-        survey.apply_tails(store, found, first, &mut block);
+        survey.apply_tails(self.store, found, first, &mut block);
         block[len..].fill(0);
         let filled = (self.segment(found.number).filled() as usize).clamp(first, first + len);
         let needed = readable || survey.tails_end(found, first) >= filled;
         if needed && !(readable && block == own) {
-            store.write(place, &block)?;
+            self.store.write(place, &block)?;
         }
         Ok(())
     }
@@ -664,9 +656,8 @@ impl Log {
     /// Ends a segment that was still open: copies its last block from the tail place to the
     /// segment's own place, and records the end in the segment's meta.
     fn write_end(
-        &self,
+        self,
         survey: &Survey,
-        store: &Store,
         found: &Found,
         end: u32,
         written: &mut Written,
@@ -674,11 +665,11 @@ impl Log {
         let first = end as usize / BLOCK * BLOCK;
         let len = end as usize - first;
         if len > 0 {
-            self.complete_block(survey, store, found, first, len)?;
+            self.complete_block(survey, found, first, len)?;
         }
-        let cover = store.entry(found.number).cover.load(Ordering::Relaxed);
+        let cover = self.store.entry(found.number).cover.load(Ordering::Relaxed);
         let dead = (!found.dead.is_empty()).then_some(&found.dead[..]);
-        self.write_meta(store, written, found.number, Use::InUse { end }, cover, dead)
+        self.write_meta(written, found.number, Use::InUse { end }, cover, dead)
     }
 }
 

@@ -27,9 +27,10 @@ impl World {
         let address = append(&log, Stream::Hot, b'a');
         log.seal_all();
         let mut committer = Committer::default();
-        let closed = log.close_commit(&mut committer);
-        let written = log.write_commit(&mut committer, &closed).unwrap();
-        log.settle_commit(&mut committer, &closed, written);
+        let durable = log.durable().unwrap();
+        let closed = durable.close_commit(&mut committer);
+        let written = durable.write_commit(&mut committer, &closed).unwrap();
+        durable.settle_commit(&mut committer, &closed, written);
         let id = log.record_id(address);
         World { log, epochs, id }
     }
@@ -98,7 +99,7 @@ fn drop_and_read(starts_asleep: bool) {
                 (reader, first)
             })
         };
-        assert!(log.drop_frame(id.address.segment()));
+        assert!(log.durable().unwrap().drop_frame(id.address.segment()));
         log.reap_frames();
         let reused = log.dropped_frames() == 0;
         let other = append(&log, Stream::Survivors, b'b');
@@ -125,7 +126,7 @@ fn loom_a_dropped_frame_waits_for_a_waking_reader() {
 
 /// Drops the record's frame and makes the first copy, for which no table exists yet.
 fn copy_first(log: &Log, id: RecordId) {
-    assert!(log.drop_frame(id.address.segment()));
+    assert!(log.durable().unwrap().drop_frame(id.address.segment()));
     log.reap_frames();
     assert_eq!(keep(log, id, b'a'), Kept::NeedsFrame);
     assert!(log.copies().take_want());

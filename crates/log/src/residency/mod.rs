@@ -14,7 +14,7 @@ use crate::append::Sealed;
 use crate::format::jumbo::RECORD_AT;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, BLOCK, Expect, Extent, Scanned, scan};
-use crate::log::Log;
+use crate::log::{DurableLog, Log};
 use crate::memory::mapping::Mapping;
 use crate::record::{Head, Kind, Layout, Record, change_value, write_filler};
 use crate::rule::Rule;
@@ -144,29 +144,6 @@ impl Log {
         sealed.sealed <= settled && self.is_settled(sealed.segment)
     }
 
-    /// Drops the frame of a sealed, durable segment, which stays in the store. Returns false if the
-    /// frame must stay.
-    pub fn drop_frame(&self, number: SegmentNumber) -> bool {
-        let segment = self.segment(number);
-        if segment.state() != State::Sealed || !self.is_settled(number) {
-            return false;
-        }
-        if self.durable_log().entry(number).cutting.load(Ordering::Acquire) {
-            return false;
-        }
-        let (jumbo, frame) = {
-            let _loading = lock(&self.jumbo_frames);
-            (segment.jumbo_mapping(), segment.take_frame())
-        };
-        if frame.is_null() {
-            return false;
-        }
-        self.note_changed(number);
-        let epoch = self.epochs.advance();
-        lock(&self.dropped).push_back(Dropped { epoch, frame: frame as usize, jumbo });
-        true
-    }
-
     /// Returns true if the record's segment has a frame.
     #[inline]
     pub fn is_resident(&self, address: Address) -> bool {
@@ -225,11 +202,11 @@ impl Log {
     /// Those of the device, or an error if the bytes on the device are not those of the segment.
     pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Loaded>> {
         let segment = self.segment(number);
-        if !segment.frame().is_null() {
+        let Some(log) = self.durable().filter(|_| segment.frame().is_null()) else {
             return Ok(None);
-        }
+        };
         if segment.is_jumbo() {
-            let head = match self.read_jumbo_head(number) {
+            let head = match log.read_jumbo_head(number) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     return Ok(Some(Loaded { image: Image::new(0), damaged: true }));
                 }
@@ -241,8 +218,18 @@ impl Log {
             return Ok(Some(Loaded { image, damaged: false }));
         }
         let mut image = self.take_image();
-        let damaged = self.read_segment(number, image.0.bytes_mut())?;
+        let damaged = log.read_segment(number, image.0.bytes_mut())?;
         Ok(Some(Loaded { image, damaged }))
+    }
+
+    /// Returns how many bytes to read at a record: `size`, or an estimate from other records of its
+    /// segment.
+    pub fn read_length(&self, address: Address, size: Option<usize>) -> usize {
+        let guess = || match self.segment(address.segment()).record_size() {
+            0 => BLOCK,
+            known => known.max(LEAST_READ),
+        };
+        size.unwrap_or_else(guess).min(self.segment_size() - address.offset())
     }
 
     /// Keeps the memory of a loaded segment for the next load.
@@ -269,15 +256,54 @@ impl Log {
         }
     }
 
+    /// Returns the address under which callers request a jumbo's head, without its value.
+    pub fn jumbo_head(number: SegmentNumber) -> Address {
+        Address::new(number, RECORD_AT)
+    }
+
+    /// Estimates the size of a superseded record in a segment, in bytes. `newer` is the size of the
+    /// record that superseded it.
+    pub fn likely_size(&self, number: SegmentNumber, newer: usize) -> usize {
+        const SHARE: usize = 64;
+        match self.segment(number).record_size() {
+            0 => newer.min(self.segment_size() / SHARE),
+            known => newer.min(known),
+        }
+    }
+}
+
+impl DurableLog<'_> {
+    /// Drops the frame of a sealed, durable segment, which stays in the store. Returns false if the
+    /// frame must stay.
+    pub fn drop_frame(self, number: SegmentNumber) -> bool {
+        let segment = self.segment(number);
+        if segment.state() != State::Sealed || !self.is_settled(number) {
+            return false;
+        }
+        if self.store.entry(number).cutting.load(Ordering::Acquire) {
+            return false;
+        }
+        let (jumbo, frame) = {
+            let _loading = lock(&self.jumbo_frames);
+            (segment.jumbo_mapping(), segment.take_frame())
+        };
+        if frame.is_null() {
+            return false;
+        }
+        self.note_changed(number);
+        let epoch = self.epochs.advance();
+        lock(&self.dropped).push_back(Dropped { epoch, frame: frame as usize, jumbo });
+        true
+    }
+
     /// Reads all of a sealed segment into `bytes` and checks it. Overwrites damaged parts with
     /// fillers, in `bytes` only. Returns true if there were damaged parts.
-    pub(crate) fn read_segment(&self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
-        let store = self.durable_log();
+    pub(crate) fn read_segment(self, number: SegmentNumber, bytes: &mut [u8]) -> io::Result<bool> {
         let segment = self.segment(number);
-        store.read_blocks(store.geometry.segment(number), bytes)?;
-        store.work.segment_reads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.store.read_blocks(self.store.geometry.segment(number), bytes)?;
+        self.store.work.segment_reads.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let expect = Expect {
-            identity: store.identity,
+            identity: self.store.identity,
             segment: number,
             generation: Some(segment.generation()),
             extent: Extent::Exactly(segment.filled()),
@@ -296,33 +322,24 @@ impl Log {
         Ok(damaged)
     }
 
-    /// Returns the address under which callers request a jumbo's head, without its value.
-    pub fn jumbo_head(number: SegmentNumber) -> Address {
-        Address::new(number, RECORD_AT)
-    }
-
     /// Reads one record from the device. Its segment must be a normal one.
     ///
     /// # Errors
     /// Those of the device, or an error if the bytes at `address` are not an intact record.
-    pub fn read_record(&self, address: Address) -> io::Result<ReadBuffer> {
+    pub fn read_record(self, address: Address) -> io::Result<ReadBuffer> {
         self.read_records(address, None)
     }
 
-    /// Like [`Log::read_record`], but returns `size` bytes if given. The bytes behind the record
-    /// are not checked.
+    /// Like [`DurableLog::read_record`], but returns `size` bytes if given. The bytes behind the
+    /// record are not checked.
     ///
     /// # Errors
-    /// As for [`Log::read_record`].
-    pub fn read_records(
-        &self,
-        address: Address,
-        mut size: Option<usize>,
-    ) -> io::Result<ReadBuffer> {
+    /// As for [`DurableLog::read_record`].
+    pub fn read_records(self, address: Address, mut size: Option<usize>) -> io::Result<ReadBuffer> {
         loop {
             let (offset, len) = self.record_range(address, size);
             let mut buffer = ReadBuffer::new(offset, len, size_of::<u64>());
-            let read = self.durable_log().device.read_at(offset, buffer.bytes_mut());
+            let read = self.store.device.read_at(offset, buffer.bytes_mut());
             if read.is_err() && size.is_none() && len > LEAST_READ {
                 // The unreadable part may lie behind the record.
                 size = Some(LEAST_READ);
@@ -336,36 +353,20 @@ impl Log {
         }
     }
 
-    /// Estimates the size of a superseded record in a segment, in bytes. `newer` is the size of the
-    /// record that superseded it.
-    pub fn likely_size(&self, number: SegmentNumber, newer: usize) -> usize {
-        const SHARE: usize = 64;
-        match self.segment(number).record_size() {
-            0 => newer.min(self.segment_size() / SHARE),
-            known => newer.min(known),
-        }
+    /// Returns a record's offset on the device, and the number of bytes to read there: see
+    /// [`Log::read_length`].
+    pub fn record_range(self, address: Address, size: Option<usize>) -> (u64, usize) {
+        let place = self.store.geometry.segment(address.segment()) + address.offset() as u64;
+        (place, self.read_length(address, size))
     }
 
-    /// Returns a record's offset on the device and how many bytes to read there: `size`, or an
-    /// estimate from other records of its segment.
-    pub fn record_range(&self, address: Address, size: Option<usize>) -> (u64, usize) {
-        let geometry = &self.durable_log().geometry;
-        let place = geometry.segment(address.segment()) + address.offset() as u64;
-        let room = self.segment_size() - address.offset();
-        let guess = || match self.segment(address.segment()).record_size() {
-            0 => BLOCK,
-            known => known.max(LEAST_READ),
-        };
-        (place, size.unwrap_or_else(guess).min(room))
-    }
-
-    /// Checks the bytes read from a record's [range](Log::record_range). Returns `None` if they
-    /// begin with the whole record. If the record is longer than `bytes`, returns the number of
-    /// bytes that the next read must request.
+    /// Checks the bytes read from a record's [range](DurableLog::record_range). Returns `None` if
+    /// they begin with the whole record. If the record is longer than `bytes`, returns the number
+    /// of bytes that the next read must request.
     ///
     /// # Errors
     /// `bytes` do not begin with an intact record.
-    pub fn check_record(&self, address: Address, bytes: &[u8]) -> io::Result<Option<usize>> {
+    pub fn check_record(self, address: Address, bytes: &[u8]) -> io::Result<Option<usize>> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a record is damaged");
         let number = address.segment();
         let segment = self.segment(number);
@@ -377,7 +378,7 @@ impl Log {
         if size > bytes.len() {
             return Ok(Some(size));
         }
-        let seed = self.durable_log().segment_seed(number, segment.generation());
+        let seed = self.store.segment_seed(number, segment.generation());
         let record = Record::parse(&bytes[..size], None).ok_or_else(damaged)?;
         if !format::record_is_intact(&record, seed) {
             return Err(damaged());

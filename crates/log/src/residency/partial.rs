@@ -5,7 +5,7 @@ use crate::address::{Address, SegmentNumber};
 use crate::append::Appended;
 use crate::format::segment::HEADER_BYTES;
 use crate::format::{self, SegmentSeed};
-use crate::log::Log;
+use crate::log::DurableLog;
 use crate::record::{self, Head, Record};
 
 /// Iterates over the records in some bytes of a segment, in order, and checks each. Ends before a
@@ -28,20 +28,20 @@ impl PartialRecords<'_> {
     pub const BEGIN: usize = HEADER_BYTES;
 }
 
-impl Log {
+impl DurableLog<'_> {
     /// Returns the records from offset `next` on in `bytes`, which were read from offset `start` of
     /// this generation of a segment. A record must begin at both offsets.
     pub fn partial_records<'a>(
-        &self,
+        self,
         (segment, generation): (SegmentNumber, u32),
         bytes: &'a [u8],
         start: usize,
         next: usize,
-    ) -> Option<PartialRecords<'a>> {
-        let seed = self.store()?.segment_seed(segment, generation);
+    ) -> PartialRecords<'a> {
+        let seed = self.store.segment_seed(segment, generation);
         let filled = self.segment(segment).filled() as usize;
         let bytes = &bytes[..bytes.len().min(filled.saturating_sub(start))];
-        Some(PartialRecords { bytes, segment, seed, start, next, damaged: false })
+        PartialRecords { bytes, segment, seed, start, next, damaged: false }
     }
 }
 

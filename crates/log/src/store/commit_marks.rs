@@ -162,7 +162,7 @@ impl CommitMarks {
     }
 
     /// Announces that changes that are not durable are about to be undone.
-    /// [`Log::fail_commits`](crate::Log::fail_commits) ends the undo.
+    /// [`DurableLog::fail_commits`](crate::DurableLog::fail_commits) ends the undo.
     pub fn begin_undo(&self) {
         self.undo_count.fetch_add(1, Ordering::AcqRel);
     }

@@ -14,7 +14,7 @@
 use crate::address::SegmentNumber;
 use crate::format::geometry::SUPERBLOCKS;
 use crate::format::{Geometry, Superblock};
-use crate::log::{Log, bytes_per_segment, most_places};
+use crate::log::{DurableLog, bytes_per_segment, most_places};
 use crate::rule::Rule;
 use crate::segment::Segment;
 use crate::store::{SegmentEntry, Store};
@@ -23,7 +23,8 @@ use crate::sync::lock;
 use std::fmt;
 use std::io;
 
-/// The reason why [`Log::grow`] has failed. After a failure the log uses the same places as before.
+/// The reason why [`DurableLog::grow`] has failed. After a failure the log uses the same places as
+/// before.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
@@ -73,25 +74,24 @@ impl fmt::Display for GrowError {
 
 impl std::error::Error for GrowError {}
 
-impl Log {
+impl DurableLog<'_> {
     /// Grows the store while it is used. `bytes` is the new total size of its devices. Succeeds if
     /// the store already has that size. Waits for the device.
     ///
     /// # Errors
     /// See [`GrowError`].
-    pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
-        let store = self.store().ok_or(GrowError::NoStore)?;
-        let mut unsure = lock(&store.growing);
-        if *lock(&store.closed_to_growth) {
+    pub fn grow(self, bytes: u64) -> Result<(), GrowError> {
+        let mut unsure = lock(&self.store.growing);
+        if *lock(&self.store.closed_to_growth) {
             return Err(GrowError::Closed);
         }
-        undo_growth(store, &mut unsure).map_err(GrowError::Device)?;
-        let now = store.superblock().geometry;
-        let next = self.next_geometry(store, now, bytes)?;
-        grow_device(store, bytes, &mut unsure).map_err(GrowError::Device)?;
+        undo_growth(self.store, &mut unsure).map_err(GrowError::Device)?;
+        let now = self.store.superblock().geometry;
+        let next = self.next_geometry(now, bytes)?;
+        grow_device(self.store, bytes, &mut unsure).map_err(GrowError::Device)?;
         // `close_to_growth` may have been called while the device was growing. In that case the
         // device stays larger than its store.
-        let closed = lock(&store.closed_to_growth);
+        let closed = lock(&self.store.closed_to_growth);
         if *closed {
             return Err(GrowError::Closed);
         }
@@ -99,27 +99,20 @@ impl Log {
         // places.
         for _ in SUPERBLOCKS {
             let change = |superblock: &mut Superblock| superblock.geometry = next;
-            store.change_superblock_now(change).map_err(GrowError::Device)?;
+            self.store.change_superblock_now(change).map_err(GrowError::Device)?;
         }
-        self.use_places(store, next.segment_count());
+        self.use_places(next.segment_count());
         Ok(())
     }
 
     /// Refuses every growth from now on, including one that still waits for its device. Does not
     /// wait for that growth.
-    pub fn close_to_growth(&self) {
-        if let Some(store) = &self.store {
-            *lock(&store.closed_to_growth) = true;
-        }
+    pub fn close_to_growth(self) {
+        *lock(&self.store.closed_to_growth) = true;
     }
 
-    fn next_geometry(
-        &self,
-        store: &Store,
-        now: Geometry,
-        bytes: u64,
-    ) -> Result<Geometry, GrowError> {
-        let size = store.device.size();
+    fn next_geometry(self, now: Geometry, bytes: u64) -> Result<Geometry, GrowError> {
+        let size = self.store.device.size();
         let next = Geometry::fit(bytes, now.segment_size()).unwrap_or(now);
         if bytes < size || next.segment_count() < now.segment_count() {
             return Err(GrowError::Smaller { size });
@@ -130,7 +123,7 @@ impl Log {
                 least: with(now.segment_count() + 1).total_bytes(),
             });
         }
-        let limit = most_places(self.budget.limit()).min(store.most_segments() as u32);
+        let limit = most_places(self.budget.limit()).min(self.store.most_segments() as u32);
         if next != now && next.segment_count() > limit {
             let most = with(limit.max(now.segment_count())).total_bytes().max(size);
             return Err(GrowError::TooLarge { most });
@@ -139,12 +132,12 @@ impl Log {
     }
 
     /// Makes the places up to `last` available.
-    fn use_places(&self, store: &Store, last: SegmentNumber) {
+    fn use_places(self, last: SegmentNumber) {
         let (first, len) = (self.numbers().end, last as usize + 1);
         let Some(more) = (last + 1).checked_sub(first) else { return };
         // The next generation of a new place must be at least the floor, as for a place that was
         // free at the last start.
-        let generation = store.superblock().generation_floor.saturating_sub(1);
+        let generation = self.store.superblock().generation_floor.saturating_sub(1);
         self.budget.charge(u64::from(more) * bytes_per_segment(true) as u64);
         let segment = |_| {
             let segment = Segment::default();
@@ -153,14 +146,14 @@ impl Log {
         };
         // The memory of the tables is prepared before the lock is taken, because writers wait for
         // this lock.
-        store.entries.prepare(len, |_| SegmentEntry::default());
+        self.store.entries.prepare(len, |_| SegmentEntry::default());
         self.listed.prepare(len, |_| AtomicU8::new(0));
         self.segments.prepare(len, segment);
         // Each claim leaves some free places to more urgent claims. How many it leaves depends on
         // the number of all places. So the new places are added to the store and to the free list
         // under one lock.
         let mut free = lock(&self.free_places);
-        store.entries.grow(len, |_| SegmentEntry::default());
+        self.store.entries.grow(len, |_| SegmentEntry::default());
         self.listed.grow(len, |_| AtomicU8::new(0));
         self.segments.grow(len, segment);
         free.found_free((first..=last).rev());
@@ -199,7 +192,7 @@ fn undo_growth(store: &Store, unsure: &mut Option<u64>) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::log::Config;
-    use crate::{Budget, Epochs};
+    use crate::{Budget, Epochs, Log};
     use larder_disk::SimDevice;
     use std::sync::Arc;
 
@@ -217,7 +210,7 @@ mod tests {
     fn a_store_that_has_grown_is_charged_as_one_that_starts_so_large() {
         let grown = log(4 << 20);
         let before = grown.budget.used();
-        grown.grow(16 << 20).unwrap();
+        grown.durable().unwrap().grow(16 << 20).unwrap();
         assert!(grown.budget.used() > before);
         assert_eq!(grown.budget.used(), log(16 << 20).budget.used());
     }

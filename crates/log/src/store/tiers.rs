@@ -2,12 +2,12 @@
 
 use crate::address::SegmentNumber;
 use crate::append::{Claim, Stream};
-use crate::log::Log;
+use crate::log::{DurableLog, Log};
 use crate::store::{Store, Tier};
 use crate::sync::lock;
 
 /// The smallest number of free, unreserved places that must be left for writers while
-/// [`Log::prepare_place`] prepares one place.
+/// [`DurableLog::prepare_place`] prepares one place.
 const READY_PLACES: usize = 8;
 
 impl Log {
@@ -36,23 +36,6 @@ impl Log {
         }
     }
 
-    /// Prepares the device for writes to the place that the next segment of new writes takes, if
-    /// that place may never have been written.
-    pub fn prepare_place(&self) {
-        let Some(store) = &self.store else { return };
-        let number = {
-            let mut free = lock(&self.free_places);
-            // Takes a place only if enough others are left. So no writer is refused a place while
-            // this one is being prepared.
-            let spare = free.len() > self.spared(Claim::Write) + READY_PLACES;
-            spare.then(|| free.take_blank(Tier::of(Stream::Hot))).flatten()
-        };
-        if let Some(number) = number {
-            store.prepare(number);
-            lock(&self.free_places).put(number);
-        }
-    }
-
     /// Returns the number of free places on a tier, including reserved ones.
     pub fn free_places(&self, tier: Tier) -> usize {
         lock(&self.free_places).len_on(tier)
@@ -62,5 +45,23 @@ impl Log {
     /// are durable.
     pub fn coming_places(&self, tier: Tier) -> usize {
         lock(&self.quarantine).coming_on(tier)
+    }
+}
+
+impl DurableLog<'_> {
+    /// Prepares the device for writes to the place that the next segment of new writes takes, if
+    /// that place may never have been written.
+    pub fn prepare_place(self) {
+        let number = {
+            let mut free = lock(&self.free_places);
+            // Takes a place only if enough others are left. So no writer is refused a place while
+            // this one is being prepared.
+            let spare = free.len() > self.spared(Claim::Write) + READY_PLACES;
+            spare.then(|| free.take_blank(Tier::of(Stream::Hot))).flatten()
+        };
+        if let Some(number) = number {
+            self.store.prepare(number);
+            lock(&self.free_places).put(number);
+        }
     }
 }

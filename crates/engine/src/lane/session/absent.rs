@@ -45,7 +45,7 @@ impl LaneSession {
     /// memory can never hold both versions.
     pub(crate) fn keep_for_rewrite(&self, old: Address, len: usize) -> bool {
         let lane = &self.lane;
-        if lane.durable.is_none() {
+        if !lane.has_store() {
             return true;
         }
         self.fetched.need_large(lane.log.record_id(old));
@@ -162,7 +162,9 @@ impl LaneSession {
 
     /// Requests a read of a record of a normal segment, or of the head of a large value.
     fn want(&self, id: RecordId) {
-        if self.fetched.want(&self.lane.log, id) {
+        if let Some(log) = self.lane.log.durable()
+            && self.fetched.want(log, id)
+        {
             bump(&self.counters.flash_reads, 1);
         }
     }

@@ -100,7 +100,7 @@ impl LaneSession {
     /// See [`Session::wake_on_commit`](crate::Session::wake_on_commit).
     #[inline]
     pub(crate) fn wake_on_commit(&self, commit: u64) {
-        let Some(durable) = &self.lane.durable else { return };
+        let Some(durability) = self.lane.log.durability() else { return };
         let group = &self.group;
         if commit > group.wanted.get() {
             group.wanted.set(commit);
@@ -108,7 +108,7 @@ impl LaneSession {
         }
         group.waiting.set(group.waiting.get() + 1);
         if !group.listens.replace(true) {
-            durable.wait(&self.waker);
+            durability.wait(&self.waker);
         }
     }
 
@@ -121,7 +121,8 @@ impl LaneSession {
     fn report_waiting(&self) {
         let unreported = self.group.unreported.take();
         if unreported > 0 {
-            self.lane.durable.iter().for_each(|durable| durable.add_answers(unreported));
+            let durability = self.lane.log.durability();
+            durability.into_iter().for_each(|it| it.add_answers(unreported));
         }
     }
 
@@ -143,20 +144,20 @@ impl LaneSession {
 
     /// Returns how long a busy thread may still delay the commit that answers wait for.
     fn left_to_gather(&self) -> Duration {
-        let Some(durable) = &self.lane.durable else { return Duration::ZERO };
-        let (now, since) = (durable.now_us(), &self.group.since);
+        let Some(durability) = self.lane.log.durability() else { return Duration::ZERO };
+        let (now, since) = (durability.now_us(), &self.group.since);
         if since.get() == 0 {
             since.set(now);
         }
         let gathered = now.saturating_sub(since.get());
-        Duration::from_micros(durable.gather_us().saturating_sub(gathered))
+        Duration::from_micros(durability.gather_us().saturating_sub(gathered))
     }
 
     /// See [`Session::lingers`](crate::Session::lingers).
     #[inline]
     pub(crate) fn lingers(&mut self) -> Option<Duration> {
-        if self.lane.durable.is_some() {
-            self.fetched.start(&self.lane.log);
+        if let Some(log) = self.lane.log.durable() {
+            self.fetched.start(log);
         }
         if !self.group.is_wanted() {
             return None;
@@ -213,14 +214,14 @@ impl LaneSession {
     /// has requested it, and there is nothing to do.
     fn ask_for_commit(&mut self) {
         let lookups = self.lookups();
-        let Some(durable) = &self.lane.durable else { return };
+        let Some(durability) = self.lane.log.durability() else { return };
         let group = &mut self.group;
         group.asked = group.wanted.get();
         group.waited = group.waiting.take();
         group.lookups = lookups;
         if group.asked >= self.lane.open_commit() {
-            durable.wait(&self.waker);
-            durable.want_commit();
+            durability.wait(&self.waker);
+            durability.want_commit();
         }
     }
 
@@ -231,10 +232,10 @@ impl LaneSession {
         if !waits && self.group.polling == Polling::No {
             return;
         }
-        let Some(durable) = &self.lane.durable else { return };
-        let now = durable.now_us();
+        let Some(durability) = self.lane.log.durability() else { return };
+        let now = durability.now_us();
         self.group.polling = match self.group.polling {
-            _ if waits => Polling::Commit(now + durable.poll_us()),
+            _ if waits => Polling::Commit(now + durability.poll_us()),
             // The commit ended while the thread polled, so its clients may now send requests.
             Polling::Commit(_) => Polling::Client(now + POLL_CLIENT_US),
             other => other,
@@ -249,8 +250,8 @@ impl LaneSession {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {
             return false;
         };
-        let Some(durable) = &self.lane.durable else { return false };
-        let polls = durable.now_us() < until;
+        let Some(durability) = self.lane.log.durability() else { return false };
+        let polls = durability.now_us() < until;
         if !polls {
             self.group.polling = Polling::No;
         }

@@ -175,7 +175,7 @@ mod tests {
         drop(session);
         assert!(lane.commit());
         let number = lane.log.numbers().find(|&at| lane.log.segment(at).is_jumbo()).unwrap();
-        assert!(lane.log.drop_frame(number));
+        assert!(lane.log.durable().unwrap().drop_frame(number));
 
         let mut session = lane.session(Waker::noop().clone());
         let stripes = 0..lane.index.stripe_count();

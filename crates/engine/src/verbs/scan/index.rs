@@ -86,7 +86,7 @@ impl LaneSession {
     fn is_much(&self, slots: &[Slot]) -> bool {
         let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
         let (reads, bytes) = absent.fold((0, 0), |(reads, bytes), slot| {
-            let (_, len) = self.lane.log.record_range(self.read_from(*slot).address, None);
+            let len = self.lane.log.read_length(self.read_from(*slot).address, None);
             (reads + 1, bytes + len)
         });
         slots.len() > ITEMS || reads > READS || bytes > READ_BYTES
@@ -107,11 +107,12 @@ impl LaneSession {
         if !slots.iter().zip(&found).any(is_missing) {
             return Some(found);
         }
-        let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
+        let log = self.lane.log.durable()?;
+        let absent = slots.iter().filter(|slot| !log.is_resident(slot.address()));
         for &slot in absent {
             // Records that have arrived are requested again; otherwise they might be dropped before
             // the others arrive.
-            self.fetched.want(&self.lane.log, self.read_from(slot));
+            self.fetched.want(log, self.read_from(slot));
         }
         None
     }

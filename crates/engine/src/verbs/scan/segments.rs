@@ -81,7 +81,7 @@ impl LaneSession {
         reading: &mut Reading,
         visit: &mut dyn FnMut(Listed<'_>),
     ) -> Option<bool> {
-        let (log, generation) = (&self.lane.log, reading.generation);
+        let (log, generation) = (self.lane.log.durable()?, reading.generation);
         let segment = log.segment(reading.number);
         if segment.generation() != generation || reading.next >= segment.filled() as usize {
             return Some(true);
@@ -102,7 +102,7 @@ impl LaneSession {
         };
         let begun = reading.next;
         let of = (reading.number, generation);
-        let mut run = log.partial_records(of, bytes, reading.start, begun)?;
+        let mut run = log.partial_records(of, bytes, reading.start, begun);
         let mut batch = Vec::with_capacity(BATCH);
         let mut more = true;
         for _ in 0..BATCHES {
