@@ -326,8 +326,8 @@ impl Log {
     }
 }
 
-/// A log that has a store. Only [`Log::durable`] returns one, so what needs a store need not check
-/// again that there is one.
+/// A log that has a store: see [`Log::durable`]. Functions that need a store are methods of this
+/// type, so they need not check whether there is a store.
 #[derive(Clone, Copy, Debug)]
 pub struct DurableLog<'a> {
     log: &'a Log,

@@ -12,6 +12,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::Waker;
 
+/// The largest size of an item of a world, in bytes.
+const MAX_ITEM_SIZE: u64 = 1 << 20;
+
 /// The setup of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -80,7 +83,7 @@ impl World {
         let lanes = 1 + random.below(3) as usize;
         let options = Options {
             memory: (lanes as u64 * 8) << 20,
-            max_item_size: 1 << 20,
+            max_item_size: MAX_ITEM_SIZE,
             when_full: if evicts { WhenFull::Evict } else { WhenFull::Refuse },
             hash_seed: random.bits(),
             lanes,
@@ -319,7 +322,7 @@ impl World {
     fn grown_too_large(&mut self, stored: Stored, key: &[u8], len: usize) -> Result<(), String> {
         let old = self.model.get(key).map_or(0, |entry| entry.value.len());
         let size = (len + old + key.len()) as u64;
-        if stored == Stored::NotStored && size + 40 > self.engine.options().max_item_size {
+        if stored == Stored::NotStored && size + 40 > MAX_ITEM_SIZE {
             return Ok(());
         }
         let stats = self.engine.stats();

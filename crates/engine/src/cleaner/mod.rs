@@ -104,13 +104,14 @@ impl Cleaner {
     fn turn(&mut self, lane: &Lane) -> Option<Duration> {
         let _turn = lock(&lane.cleaning);
         let number = lane.turns.fetch_add(1, Ordering::AcqRel) + 1;
+        let durable = lane.durable();
         if !self.recycle(lane) {
             lane.log.prepare_frame();
         }
-        let warming = lane.durable().is_some_and(DurableLane::warm_one);
+        let warming = durable.is_some_and(DurableLane::warm_one);
         self.reap(lane);
         self.sweep(lane);
-        let mapping = lane.durable().is_some_and(|lane| self.make_dead_maps(lane));
+        let mapping = durable.is_some_and(|lane| self.make_dead_maps(lane));
         let expiring = self.clean_expired(lane);
         let (mut last, mut unreadable) = (Step::Freed, 0);
         self.unreadable_at = (0, 0);
@@ -128,15 +129,15 @@ impl Cleaner {
             self.clean_kept_ends(lane);
         }
         let index_full = !overdrawn(lane) && lane.index.take_full();
-        let refuses = lane.options.engine.when_full == WhenFull::Refuse;
+        let refuses = lane.options.when_full == WhenFull::Refuse;
         if index_full && !refuses {
             self.evict_coldest(lane);
         }
         if lane.log.copies().take_want()
             && !self.must_free(lane)
-            && let Some(lane) = lane.durable()
+            && let Some(durable) = durable
         {
-            self.free_frame_for_copies(lane);
+            self.free_frame_for_copies(durable);
         }
         let cooled = !overdrawn(lane) && !must_free_frames(lane) && self.cool(lane);
         let short = self.must_free(lane);
@@ -181,7 +182,7 @@ impl Cleaner {
             lane.want_commit();
         }
         // Writers are served first, because resolving older slots may read from the device.
-        let settling = lane.durable().is_some_and(|lane| self.resolve_many(lane));
+        let settling = durable.is_some_and(|lane| self.resolve_many(lane));
         let poll = lane.waiting().is_some() || (pending && short);
         let wanted = self.drop_abandoned_reservations(lane, if poll { POLL } else { IDLE_POLL });
         if poll {
@@ -195,7 +196,7 @@ impl Cleaner {
         if wanted {
             return Some(IDLE_POLL);
         }
-        if let Some(durable) = lane.durable().filter(|durable| durable.state.is_sync()) {
+        if let Some(durable) = durable.filter(|durable| durable.state.is_sync()) {
             durable.log.prepare_place();
         }
         if warming || settling || mapping || expiring {
@@ -291,7 +292,8 @@ impl Cleaner {
         if unsettled {
             lane.want_commit();
         }
-        if let Some(durable) = lane.durable()
+        let durable = lane.durable();
+        if let Some(durable) = durable
             && (!places || must_free_frames(lane))
         {
             if self.free_frame(durable) {
@@ -305,14 +307,13 @@ impl Cleaner {
                 return Step::Later;
             }
         }
-        if lane.options.engine.when_full == WhenFull::Refuse && self.resolve_any(lane) {
+        if lane.options.when_full == WhenFull::Refuse && self.resolve_any(lane) {
             return Step::Later;
         }
         let otherwise = if unsettled || !reported { Step::Later } else { Step::Nothing };
         // With a store, only a lack of places justifies an eviction, because memory can be freed
         // without an eviction.
-        let evicts =
-            lane.options.engine.when_full == WhenFull::Evict && (places || !lane.has_store());
+        let evicts = lane.options.when_full == WhenFull::Evict && (places || durable.is_none());
         if !evicts || !reported {
             return otherwise;
         }
@@ -548,7 +549,7 @@ fn hopeless(lane: &Lane) -> Claim {
 /// places than frames are kept ready. Items may not be evicted in this mode, so for more places the
 /// cleaner would have to clean nearly full segments.
 fn wanted_places(lane: &Lane) -> usize {
-    let share = match (lane.options.engine.when_full, lane.log.store()) {
+    let share = match (lane.options.when_full, lane.log.store()) {
         (WhenFull::Evict, Some(store)) => store.segment_count() / PLACES_SHARE,
         _ => 0,
     };

@@ -178,7 +178,7 @@ pub(super) fn benefit(segment: &Candidate, now: UnixSeconds) -> f64 {
 /// Returns the largest percentage of live bytes at which cleaning a segment pays. `places` is true
 /// if a place is needed, and false if only a frame is.
 pub(super) fn cleanable_percent(lane: &Lane, places: bool) -> usize {
-    match lane.options.engine.when_full {
+    match lane.options.when_full {
         // If only a frame is needed, the alternative to cleaning is to drop the segment's frame.
         _ if lane.has_store() && !places => CLEAN_INSTEAD_OF_DROPPING,
         WhenFull::Evict => CLEAN_BELOW,

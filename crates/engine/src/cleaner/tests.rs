@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::lane::options::LaneOptions;
-use crate::{Expiry, Options, Outcome, Store};
+use crate::{Expiry, Outcome, Store};
 use larder_log::Buffers;
 use std::task::Waker;
 
@@ -11,12 +11,13 @@ use std::task::Waker;
 /// cleaner must not free the segment until that record is dead again.
 #[test]
 fn a_refilled_segment_is_not_freed_as_dead() {
-    let engine = Options { memory: 64 << 10, ..Options::default() };
     let options = LaneOptions {
         position: 0,
         memory: 1 << 20,
-        memory_of_all: engine.memory,
-        engine,
+        memory_of_all: 64 << 10,
+        most_memory: 64 << 10,
+        max_item_size: 1 << 20,
+        when_full: WhenFull::Evict,
         hash_seed: 0,
     };
     let buffers: Arc<Buffers> = Arc::default();

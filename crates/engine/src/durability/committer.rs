@@ -49,20 +49,19 @@ pub(crate) fn spawn(lane: &Arc<Lane>, durability: &Durable) -> io::Result<()> {
 fn run(weak: &Weak<Lane>) {
     loop {
         let Some(lane) = weak.upgrade() else { return };
-        let Some(durable) = lane.durable() else { return };
-        let state = durable.state;
+        let Some(state) = lane.log.durability() else { return };
         let failing = state.is_failing();
         let asked = state.take_wanted();
         let due = asked || state.mode() == Durability::Async || state.owes();
         if asked && !failing && state.is_sync() {
-            let returning = lock(&lane.committer).gather.returning(state.last_us());
+            let returning = lock(&state.committer).gather.returning(state.last_us());
             if let Some(returning) = returning {
                 state.wait_for_clients(returning);
                 // The commit that begins now also serves the requests that came during the wait.
                 state.take_wanted();
             }
         }
-        let healthy = if due || failing { durable.commit() } else { true };
+        let healthy = if due || failing { lane.commit() } else { true };
         let wait = match state.mode() {
             _ if !healthy => Some(RETRY),
             // Sync mode needs this wait only for changes that were acknowledged before they are
@@ -81,22 +80,16 @@ fn run(weak: &Weak<Lane>) {
 }
 
 impl DurableLane<'_> {
-    /// See [`Lane::commit`].
-    fn commit(self) -> bool {
-        let _no_other = lock(&self.committing);
-        self.commit_by(CommitKind::Ordinary)
-    }
-
     /// Commits; the caller holds `committing`. The committer's state is unlocked during the sync,
     /// so early writes can go on.
     fn commit_by(self, kind: CommitKind) -> bool {
-        let mut guard = lock(&self.committer);
+        let mut guard = lock(&self.state.committer);
         let committer = &mut *guard;
         if committer.ended {
             return true;
         }
         let began = self.state.now_us();
-        committer.log.stage_all(&mut lock(&self.dead_maps));
+        committer.log.stage_all(&mut lock(&self.state.dead_maps));
         self.lease_versions();
         self.remember_time();
         self.state.settle_owed();
@@ -117,7 +110,7 @@ impl DurableLane<'_> {
         if let Ok(commit) = &written {
             drop(guard);
             let synced = self.log.sync_commit(commit);
-            guard = lock(&self.committer);
+            guard = lock(&self.state.committer);
             written = written.and_then(|commit| synced.map(|()| commit));
         }
         let committer = &mut *guard;
@@ -181,11 +174,10 @@ impl DurableLane<'_> {
     /// an earlier time.
     fn remember_time(self) {
         let now = self.now.load(Ordering::Relaxed);
-        if now >= self.remembered.load(Ordering::Relaxed).saturating_add(TIME_STEP) {
-            self.remembered.store(now, Ordering::Relaxed);
-            self.log
-                .store
-                .change_superblock(|superblock| superblock.clock = superblock.clock.max(now));
+        if now >= self.state.remembered.load(Ordering::Relaxed).saturating_add(TIME_STEP) {
+            self.state.remembered.store(now, Ordering::Relaxed);
+            let store = self.log.store;
+            store.change_superblock(|superblock| superblock.clock = superblock.clock.max(now));
         }
     }
 
@@ -247,8 +239,8 @@ impl DurableLane<'_> {
     /// If the device did not accept everything.
     pub(crate) fn close(self) -> io::Result<()> {
         let _no_cleaning = lock(&self.cleaning);
-        let _no_other = lock(&self.committing);
-        if lock(&self.committer).ended {
+        let _no_other = lock(&self.state.committing);
+        if lock(&self.state.committer).ended {
             return Ok(());
         }
         // The first commit makes the emptying of segments durable. Only then can the second commit
@@ -259,7 +251,7 @@ impl DurableLane<'_> {
                 return Err(io::Error::other(format!("the store is not up to date: {reason:?}")));
             }
         }
-        let mut committer = lock(&self.committer);
+        let mut committer = lock(&self.state.committer);
         committer.ended = true;
         // The store must not grow any more: the image and the superblock must describe the same
         // places.
@@ -287,7 +279,7 @@ impl DurableLane<'_> {
 
     /// Hands dead maps to the committer and requests a commit.
     pub(crate) fn stage_dead_maps(self, maps: impl Iterator<Item = DeadMap>) {
-        lock(&self.dead_maps).extend(maps);
+        lock(&self.state.dead_maps).extend(maps);
         self.state.want_commit();
     }
 }
@@ -297,7 +289,9 @@ impl Lane {
     /// fails. Apart from the committer's thread, only simulations, tests and the deletion of strays
     /// at a start call this function.
     pub(crate) fn commit(&self) -> bool {
-        self.durable().is_none_or(DurableLane::commit)
+        let Some(durable) = self.durable() else { return true };
+        let _no_other = lock(&durable.state.committing);
+        durable.commit_by(CommitKind::Ordinary)
     }
 
     /// Begins an append. Returns `None` while commits fail. When a commit fails, the committer

@@ -78,7 +78,7 @@ impl DurableLane<'_> {
         if self.state.mode() != Durability::Async {
             return None;
         }
-        let mut committer = lock(&self.committer);
+        let mut committer = lock(&self.state.committer);
         if committer.ended || self.state.is_failing() {
             return None;
         }

@@ -22,6 +22,6 @@ pub(crate) use committer::spawn;
 pub(crate) use early::spawn as spawn_early;
 pub use options::{Durability, LowerDevice, StoreDevice, StoreOptions};
 pub use state::Health;
-pub(crate) use state::{Change, Changes, Committer, Durable};
+pub(crate) use state::{Change, Changes, Durable};
 pub use times::StoreHistograms;
 pub(crate) use times::{TierTimes, timed};

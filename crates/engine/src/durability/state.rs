@@ -7,11 +7,11 @@ use crate::index::slot::Slot;
 use crate::lane::options::LaneStore;
 use crate::lock::lock;
 use larder_disk::Recorder;
-use larder_log::Address;
 use larder_log::commit::Committer as LogCommitter;
+use larder_log::{Address, DeadMap};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread::Thread;
@@ -74,6 +74,15 @@ pub(crate) struct Durable {
     /// True if writes are refused.
     pub(super) failing: AtomicBool,
     pub(super) reason: Mutex<String>,
+    /// A lock that is held for the whole duration of a commit.
+    pub(super) committing: Mutex<()>,
+    /// The committer's state. This lock is not held during a sync.
+    pub(super) committer: Mutex<Committer>,
+    /// Dead maps waiting for the committer to write them.
+    pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
+    /// The superblock's clock, in Unix seconds. A change of it may become durable only with the
+    /// next commit.
+    pub(crate) remembered: AtomicU32,
     pub(super) changes: Mutex<Vec<Arc<Changes>>>,
     pub(super) waiting: Mutex<Vec<Waker>>,
     /// True if a commit was requested.
@@ -108,6 +117,10 @@ impl Durable {
             store,
             failing: AtomicBool::new(false),
             reason: Mutex::default(),
+            committing: Mutex::default(),
+            committer: Mutex::default(),
+            dead_maps: Mutex::default(),
+            remembered: AtomicU32::new(0),
             changes: Mutex::default(),
             waiting: Mutex::default(),
             wanted: AtomicBool::new(false),
@@ -160,6 +173,11 @@ impl Durable {
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
         self.mode() == Durability::Sync
+    }
+
+    /// Returns true if the durability mode limits what a crash may lose.
+    pub(crate) fn promises(&self) -> bool {
+        self.mode() != Durability::None
     }
 
     /// Returns true if writes are refused because commits fail.
@@ -289,7 +307,7 @@ impl Durable {
 
 /// The committer's own state.
 #[derive(Debug, Default)]
-pub(crate) struct Committer {
+pub(super) struct Committer {
     pub(super) log: LogCommitter,
     pub(super) gather: Gather,
     /// Changes that no settled commit covers.

@@ -4,7 +4,7 @@
 
 use crate::durability::state::Change;
 use crate::key::Key;
-use crate::lane::{DurableLane, Lane};
+use crate::lane::DurableLane;
 use larder_log::Address;
 
 impl DurableLane<'_> {
@@ -79,12 +79,10 @@ impl DurableLane<'_> {
             false
         });
     }
-}
 
-impl Lane {
     /// Removes a tombstone from the index. From then on, the tombstone only hides older versions
     /// from recovery.
-    pub(crate) fn bury(&self, address: Address, key: &[u8], size: usize) {
+    fn bury(self, address: Address, key: &[u8], size: usize) {
         let key = Key::new(key, self.options.hash_seed);
         let guard = self.index.lock(&key);
         let found = guard.find(&key, |slot| (slot.address() == address).then_some(()));

@@ -9,7 +9,7 @@ pub(crate) mod partitions;
 pub(crate) mod session;
 
 use crate::cleaner::Cleaner;
-use crate::durability::{Durable, StoreHistograms, StoreOptions};
+use crate::durability::{Durable, StoreHistograms};
 use crate::engine::drains::{DrainError, DrainRequest, Drains, LaneState};
 use crate::engine::grow_requests::Growths;
 use crate::engine::partitions::Partitions;
@@ -20,7 +20,7 @@ use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use crate::mover::state::Mover;
 use crate::recovery::Recovered;
-use crate::{Durability, Health, Options, Outcome, Stats};
+use crate::{Health, Outcome, Stats};
 use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,9 @@ use std::thread::Thread;
 /// One engine, shared by all threads.
 #[derive(Debug)]
 pub struct Engine {
-    options: Options,
+    /// The memory that the engine was opened with, in bytes.
+    opened_memory: u64,
+    max_item_size: u64,
     /// The lanes, sorted by lane number.
     pub(crate) lanes: Box<[Arc<Lane>]>,
     pub(crate) partitions: Partitions,
@@ -71,9 +73,10 @@ impl Engine {
         self.recovered.as_ref()
     }
 
-    /// Returns the options that the engine was opened with.
-    pub fn options(&self) -> &Options {
-        &self.options
+    /// Returns true if the engine has a store and evicts nothing. An acknowledged item then stays
+    /// until a newer version exists.
+    pub fn keeps_all(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.log.keeps_reserves())
     }
 
     /// Returns a snapshot of the engine's contents and counters.
@@ -112,7 +115,7 @@ impl Engine {
     /// If the limit is too small for the lanes or for the largest item, or more than four times the
     /// memory that the engine was opened with.
     pub fn set_memory_limit(&self, bytes: u64) -> Result<(), OpenError> {
-        let maximum = self.options.memory * GROWTH;
+        let maximum = self.opened_memory * GROWTH;
         if bytes > maximum {
             return Err(OpenError::MemoryTooLarge { maximum });
         }
@@ -137,7 +140,7 @@ impl Engine {
         let table = *lock(&self.table);
         let needs = |lane: &Arc<Lane>| (lane.min_memory(), table.owned(lane.number()));
         let needs: Vec<_> = self.lanes.iter().map(needs).collect();
-        memory_shares(bytes, self.options.max_item_size, &needs)
+        memory_shares(bytes, self.max_item_size, &needs)
     }
 
     /// Returns the memory limit, in bytes.
@@ -429,7 +432,8 @@ impl Engine {
 
     /// Returns the number of dead maps that the cleaner has made and no commit has included yet.
     pub fn staged_maps(&self) -> usize {
-        self.lanes.iter().map(|lane| lock(&lane.dead_maps).len()).sum()
+        let stores = self.lanes.iter().filter_map(|lane| lane.log.durability());
+        stores.map(|durability| lock(&durability.dead_maps).len()).sum()
     }
 
     /// Returns the position of the lane that owns a key; `None` while the key is moving.
@@ -504,9 +508,4 @@ fn memory_shares(
         *last += memory - shared;
     }
     Ok(shares)
-}
-
-/// Returns true if the durability mode limits what a crash may lose.
-pub(crate) fn promises(options: &StoreOptions) -> bool {
-    options.durability != Durability::None
 }

@@ -95,7 +95,7 @@ impl Engine {
                 *owner = LaneNumber((partition * count / PARTITIONS) as u8);
             }
             let lanes = open_lanes_in_memory(&options, &table, count, opening, progress)?;
-            return Ok(Self::of(options, lanes, table));
+            return Ok(Self::of(&options, lanes, table));
         };
         let share = options.memory / store.devices.len().max(1) as u64;
         let assembled = assemble(store, segment_size_with_store(share), options.hash_seed)?;
@@ -103,7 +103,7 @@ impl Engine {
         join_flushes(&lanes).map_err(StoreError::Device)?;
         let Assembled { opening, table, forgets, .. } = assembled;
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
-        let engine = Self::of(options, lanes, table);
+        let engine = Self::of(&options, lanes, table);
         if table != opening {
             // Writes the new table to all lanes. In the new table, new lanes may own partitions,
             // and the partitions of lost lanes belong to the remaining lanes.
@@ -112,9 +112,10 @@ impl Engine {
         Ok(engine)
     }
 
-    fn of(options: Options, lanes: Box<[Arc<Lane>]>, table: Lanes) -> Arc<Engine> {
+    fn of(options: &Options, lanes: Box<[Arc<Lane>]>, table: Lanes) -> Arc<Engine> {
         let position = |partition: usize| position_of(&lanes, table.owners[partition]).unwrap_or(0);
-        let settled = options.store.is_none() || lanes.len() == 1 && table.motion.is_none();
+        let in_memory = lanes.iter().all(|lane| !lane.has_store());
+        let settled = in_memory || lanes.len() == 1 && table.motion.is_none();
         let partitions = Partitions::new(position, settled);
         let mover = Mover::new(&table, &lanes);
         let recovered = lanes
@@ -126,7 +127,8 @@ impl Engine {
         Arc::new(Engine {
             memory: AtomicU64::new(options.memory),
             sharing: Mutex::new(()),
-            options,
+            opened_memory: options.memory,
+            max_item_size: options.max_item_size,
             lanes,
             partitions,
             table: Mutex::new(table),
@@ -174,11 +176,10 @@ fn open_lanes_in_memory(
             position: position as u8,
             memory,
             memory_of_all: options.memory,
+            most_memory: memory,
+            max_item_size: options.max_item_size,
+            when_full: options.when_full,
             hash_seed: options.hash_seed,
-            // With a store, a lane whose partitions increase gets memory of other lanes, up to
-            // `engine.memory`. Without a store no partition moves, so `engine.memory` is only the
-            // lane's own share.
-            engine: Options { memory, ..options.clone() },
         };
         Lane::open(lane, None, &buffers, opening.refuse, progress)
     };
@@ -225,7 +226,9 @@ fn open_lanes(
             position: position as u8,
             memory: shares[position],
             memory_of_all: options.memory,
-            engine: options.clone(),
+            most_memory: options.memory,
+            max_item_size: options.max_item_size,
+            when_full: options.when_full,
             hash_seed: assembled.hash_seed,
         };
         let mut progress = |Progress::Reading { segments, of }: Progress| {

@@ -4,7 +4,7 @@ use crate::lane::state::StoreCounts;
 use crate::lane::{DurableLane, Lane};
 use crate::lock::lock;
 use crate::stats::{Counters, Stats, Totals};
-use larder_log::{DurableLog, SegmentTotals, Tier};
+use larder_log::{SegmentTotals, Tier};
 use std::sync::Arc;
 
 impl Lane {
@@ -55,8 +55,6 @@ impl Lane {
             freed_bytes: store.freed_bytes,
             segment_read_bytes: store.segment_read_bytes,
             commits: store.commits,
-            unsynced_bytes: self.log.durable().map_or(0, DurableLog::unsynced_bytes),
-            bad_places: self.log.store().map_or(0, |store| store.bad_places()) as u64,
             ..Stats::default()
         };
         (stats.fast_bytes, stats.fast_used) = self.tier_bytes(Tier::Fast);
@@ -65,10 +63,12 @@ impl Lane {
         stats.quarantined_segments = quarantine.all as u64;
         stats.uncommitted_segments = quarantine.uncommitted as u64;
         stats.unmarked_segments = quarantine.unmarked as u64;
-        if let Some(durable) = self.log.durability() {
-            (stats.commit_us_p50, stats.commit_us_p99) = durable.commit_times();
+        if let Some(durable) = self.durable() {
+            stats.bad_places = durable.log.store.bad_places() as u64;
+            (stats.commit_us_p50, stats.commit_us_p99) = durable.state.commit_times();
+            stats.unsynced_bytes = durable.log.unsynced_bytes();
             if stats.unsynced_bytes > 0 {
-                stats.unsynced_ms = durable.unsynced_age().as_millis() as u64;
+                stats.unsynced_ms = durable.state.unsynced_age().as_millis() as u64;
             }
         }
         if let Some(recovered) = &self.recovered {

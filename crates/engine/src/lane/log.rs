@@ -1,16 +1,14 @@
-//! A lane's log, together with the state of durability that a lane with a store needs.
-//!
-//! Invariant: the log has a store if and only if there is such a state. Both come from one argument
-//! of [`LaneLog::new`] and never change.
+//! A lane's log and the state of durability that a lane with a store needs. Invariant: the log has
+//! a store if and only if there is such a state. Both come from one argument of [`LaneLog::new`].
 
 use crate::durability::Durable;
 use crate::lane::options::LaneStore;
-use larder_log::{Budget, Config, DurableLog, Epochs, Log, Store};
+use larder_log::{Budget, Config, Epochs, Log, Store};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A lane's log. With a store, also the state that the lane's threads share to make writes durable.
+/// A lane's log, and with a store the state that the lane's threads share to make writes durable.
 #[derive(Debug)]
 pub(crate) struct LaneLog {
     log: Log,
@@ -26,19 +24,14 @@ impl LaneLog {
         epochs: Arc<Epochs>,
     ) -> io::Result<Self> {
         let (store, options) = store.unzip();
-        let log = Log::new(config, store, budget, epochs)?;
-        Ok(LaneLog { log, durability: options.map(Durable::new) })
+        let durability = options.map(Durable::new);
+        Ok(LaneLog { log: Log::new(config, store, budget, epochs)?, durability })
     }
 
     /// Returns the state of durability, if there is a store.
     #[inline]
     pub(crate) fn durability(&self) -> Option<&Durable> {
         self.durability.as_ref()
-    }
-
-    /// Returns the log with its store, and the state of durability, if there is a store.
-    pub(super) fn with_store(&self) -> Option<(DurableLog<'_>, &Durable)> {
-        self.log.durable().zip(self.durability.as_ref())
     }
 }
 

@@ -81,7 +81,7 @@ impl Lane {
     /// such a value, client flags and an expiry has exactly the largest item size.
     pub(crate) fn max_value_len(&self, key_len: usize) -> usize {
         let head = larder_log::record::HEADER + 8 + key_len;
-        (self.options.engine.max_item_size as usize).saturating_sub(head)
+        (self.options.max_item_size as usize).saturating_sub(head)
     }
 
     /// Returns the length above which values are filled in place: see

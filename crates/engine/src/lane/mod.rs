@@ -18,17 +18,17 @@ use crate::lane::options::{LaneOptions, LaneStore};
 use state::{Ledger, Waiting};
 
 use crate::cleaner::ghost::Ghost;
-use crate::durability::{Changes, Committer, Durable};
+use crate::durability::{Changes, Durable};
 use crate::index::Index;
 use crate::older::OlderSlots;
 use crate::reads::Readers;
 use crate::recovery::Recovered;
 use crate::verbs::recache::RecacheWinners;
-use crate::{StoreOptions, UnixSeconds, WhenFull};
+use crate::{UnixSeconds, WhenFull};
 use larder_log::format::{LaneNumber, Lanes, PARTITIONS};
 use larder_log::record::MAX_SEQ;
 use larder_log::store::{SEQ_LEASE, seq_lease};
-use larder_log::{Address, Budget, DeadMap, DurableLog, Epochs, SegmentNumber};
+use larder_log::{Address, Budget, DurableLog, Epochs, SegmentNumber};
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -48,9 +48,6 @@ pub(crate) struct Lane {
     pub(crate) recache_winners: RecacheWinners,
     /// The latest time that any session ticked with, in Unix seconds.
     pub(crate) now: AtomicU32,
-    /// The superblock's clock, in Unix seconds. A change of it may become durable only with the
-    /// next commit.
-    pub(crate) remembered: AtomicU32,
     /// The Unix second at which a delayed flush_all is due; 0 for none.
     pub(crate) flush_at: AtomicU32,
     /// The commit that makes the last flush's fence durable; 0 if there was no flush, 1 if the
@@ -71,12 +68,6 @@ pub(crate) struct Lane {
     /// True once items were evicted from probation. Before that the ghost queue is empty, so writes
     /// need not search it.
     pub(crate) evicts: AtomicBool,
-    /// A lock that is held for the whole duration of a commit.
-    pub(crate) committing: Mutex<()>,
-    /// The committer's state. This lock is not held during a sync.
-    pub(crate) committer: Mutex<Committer>,
-    /// Dead maps waiting for the committer to write them.
-    pub(crate) dead_maps: Mutex<Vec<DeadMap>>,
     pub(crate) readers: Arc<Readers>,
     recovered: Option<Recovered>,
     /// True if an unreadable record in this lane may be a stray, so that the lane cannot delete all
@@ -225,8 +216,10 @@ impl Lane {
     }
 
     /// Returns the lane as one that has a store, if it has one.
+    #[inline]
     pub(crate) fn durable(&self) -> Option<DurableLane<'_>> {
-        self.log.with_store().map(|(log, state)| DurableLane { lane: self, log, state })
+        let (log, state) = self.log.durable().zip(self.log.durability())?;
+        Some(DurableLane { lane: self, log, state })
     }
 
     /// Returns true in sync mode: answers must not depend on changes that are not durable.
@@ -240,10 +233,9 @@ impl Lane {
     }
 
     /// Requests a commit, if there is a store.
+    #[inline]
     pub(crate) fn want_commit(&self) {
-        if let Some(durability) = self.log.durability() {
-            durability.want_commit();
-        }
+        self.log.durability().into_iter().for_each(Durable::want_commit);
     }
 
     /// Returns the lane's device and its options, if there is a store.
@@ -251,16 +243,11 @@ impl Lane {
         self.log.durability().map(|durability| &durability.store)
     }
 
-    /// Returns the options that the store was opened with, if there is one.
-    pub(crate) fn store_options(&self) -> Option<&StoreOptions> {
-        self.store().map(|store| &store.common)
-    }
-
     /// Returns true if reading an unreadable record is an error. Otherwise the record counts as
     /// evicted.
     pub(crate) fn may_lose_nothing(&self) -> bool {
-        let accepts = self.store_options().is_some_and(|options| options.accept_damage);
-        self.options.engine.when_full == WhenFull::Refuse && !accepts
+        let accepts = self.store().is_some_and(|store| store.common.accept_damage);
+        self.options.when_full == WhenFull::Refuse && !accepts
     }
 
     /// Advances the lane's clock. Returns true if a new second has begun.
@@ -269,8 +256,8 @@ impl Lane {
     }
 }
 
-/// A lane that has a store. Only [`Lane::durable`] returns one, so what needs a store need not
-/// check again that there is one.
+/// A lane that has a store: see [`Lane::durable`]. Functions that need a store are methods of this
+/// type or take it as an argument, so they need not check whether there is a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DurableLane<'a> {
     lane: &'a Lane,
@@ -282,6 +269,7 @@ pub(crate) struct DurableLane<'a> {
 impl Deref for DurableLane<'_> {
     type Target = Lane;
 
+    #[inline]
     fn deref(&self) -> &Lane {
         self.lane
     }

@@ -3,7 +3,7 @@
 
 use crate::lane::session::LaneSession;
 use crate::lane::{Lane, LaneOptions};
-use crate::{Arith, Counted, Deleted, Expiry, Key, Options, Outcome, Store, Stored, WhenFull};
+use crate::{Arith, Counted, Deleted, Expiry, Key, Outcome, Store, Stored, WhenFull};
 use larder_log::record::write_filler;
 use larder_log::{Buffers, Claim, SegmentNumber, State, Stream};
 use std::collections::HashMap;
@@ -19,9 +19,15 @@ pub(crate) const LARGE: u64 = 128 << 20;
 /// Opens a lane with this memory.
 pub(crate) fn lane(memory: u64) -> Arc<Lane> {
     // Uses as few frames and segments as possible, because loom keeps a history of each atomic.
-    let engine = Options { memory: 64 << 10, when_full: WhenFull::Evict, ..Options::default() };
-    let options =
-        LaneOptions { position: 0, memory, memory_of_all: engine.memory, engine, hash_seed: 0 };
+    let options = LaneOptions {
+        position: 0,
+        memory,
+        memory_of_all: 64 << 10,
+        most_memory: 64 << 10,
+        max_item_size: 1 << 20,
+        when_full: WhenFull::Evict,
+        hash_seed: 0,
+    };
     let buffers: Arc<Buffers> = Arc::default();
     Lane::open(options, None, &buffers, 0, &mut |_| ()).expect("memory")
 }

@@ -44,7 +44,7 @@ impl Lane {
         let budget = || {
             let budget = Budget::sharing(options.memory, buffers);
             budget.refuse(refuse);
-            let keeps_all = options.engine.when_full == WhenFull::Refuse && store.is_none();
+            let keeps_all = options.when_full == WhenFull::Refuse && store.is_none();
             let for_frames = bytes_for_frames(options.memory);
             Arc::new(if keeps_all { budget.keeping_all(for_frames) } else { budget })
         };
@@ -86,8 +86,8 @@ impl Lane {
         };
         let store = store.map(open_store).transpose()?;
         // The limits below allow for memory that other lanes have now and this lane may get later.
-        let most = options.engine.memory * GROWTH;
-        let keeps_all = options.engine.when_full == WhenFull::Refuse;
+        let most = options.most_memory * GROWTH;
+        let keeps_all = options.when_full == WhenFull::Refuse;
         let config = Config { segment_size, max_frame_bytes: most, keeps_all };
         let log = LaneLog::new(config, store, Arc::clone(&budget), Arc::clone(&epochs));
         let index = Index::new(options.memory_of_all, most, keeps_all, &budget, &epochs);
@@ -101,7 +101,6 @@ impl Lane {
             ghost,
             recache_winners: RecacheWinners::default(),
             now: AtomicU32::new(0),
-            remembered: AtomicU32::new(0),
             flush_at: AtomicU32::new(0),
             fence: AtomicU64::new(0),
             full: AtomicU8::new(0),
@@ -111,9 +110,6 @@ impl Lane {
             ends_must_go: AtomicBool::new(false),
             unreadable_strays: AtomicBool::new(false),
             evicts: AtomicBool::new(false),
-            committing: Mutex::default(),
-            committer: Mutex::default(),
-            dead_maps: Mutex::default(),
             readers: Arc::default(),
             recovered: None,
             strays: Mutex::default(),

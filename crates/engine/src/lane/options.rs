@@ -1,7 +1,7 @@
 //! The options that a lane is opened with.
 
 use crate::durability::{StoreDevice, StoreOptions, TierTimes};
-use crate::options::Options;
+use crate::options::WhenFull;
 use larder_log::format::{Lanes, Superblock};
 
 /// The options that a lane is opened with.
@@ -14,10 +14,13 @@ pub(crate) struct LaneOptions {
     /// The memory of all lanes, in bytes. It determines the number of stripes, which is the same in
     /// all lanes. A lane uses only the stripes of its own keys.
     pub(crate) memory_of_all: u64,
-    /// The engine's options, with one exception: without a store, `engine.memory` is the lane's own
-    /// share. The lane's share never exceeds `engine.memory`, unless the engine's memory limit is
-    /// raised.
-    pub(crate) engine: Options,
+    /// The largest share of the memory that the lane can get, in bytes, unless the engine's memory
+    /// limit is raised. With a store, this is the memory of all lanes, because a lane whose
+    /// partitions increase gets memory of other lanes. Without a store no partition moves, so this
+    /// is the lane's own share.
+    pub(crate) most_memory: u64,
+    pub(crate) max_item_size: u64,
+    pub(crate) when_full: WhenFull,
     /// The seed of the key hash, the same in all lanes.
     pub(crate) hash_seed: u64,
 }

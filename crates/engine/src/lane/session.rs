@@ -463,7 +463,7 @@ impl LaneSession {
     /// Returns memory for a value of `len` bytes, which the caller fills as the bytes arrive;
     /// `None` if the value is larger than the largest item.
     pub(crate) fn large_value(&self, len: usize) -> Outcome<Option<LargeValue>> {
-        if len as u64 > self.lane.options.engine.max_item_size {
+        if len as u64 > self.lane.options.max_item_size {
             return Outcome::Ready(None);
         }
         match LargeValue::map(len, &self.lane.budget) {
@@ -718,7 +718,7 @@ impl LaneSession {
     /// after the call first found no space. After an earlier turn, records may have died or memory
     /// may have been released.
     pub(super) fn is_hopeless(&self, full: bool) -> bool {
-        if self.lane.options.engine.when_full == WhenFull::Refuse {
+        if self.lane.options.when_full == WhenFull::Refuse {
             return full;
         }
         let starved = self.starved.get();

@@ -26,13 +26,14 @@ mod walk;
 
 pub(crate) use walk::delete_strays;
 
+use crate::durability::Durable;
 use crate::engine::lanes::next_motion;
 use crate::engine::partitions::Partitions;
-use crate::engine::{Engine, position_of, promises};
+use crate::engine::{Engine, position_of};
 use crate::lane::Lane;
 use crate::lane::session::LaneSession;
 use crate::lock::lock;
-use crate::{Durability, Health, Key};
+use crate::{Health, Key};
 use larder_log::SegmentNumber;
 use larder_log::format::{LaneNumber, Lanes, Motion, partition};
 use state::{Job, Mover, Phase, Walk};
@@ -335,10 +336,7 @@ impl Job {
                 let mut epochs = engine.lanes.iter().zip(epochs);
                 done_if(epochs.all(|(lane, epoch)| lane.epochs.passed(*epoch)))
             }
-            Phase::Settle(commit) => {
-                let sync = source.store_options().map(|store| store.durability);
-                done_if(sync != Some(Durability::Sync) || !from.is_pending(*commit))
-            }
+            Phase::Settle(commit) => done_if(!source.is_sync() || !from.is_pending(*commit)),
             Phase::Clear(walk) => {
                 self.undo_count.get_or_insert_with(|| target.undo_count());
                 match walk.clear(to, walked(engine, self.to, partitions), partitions) {
@@ -525,7 +523,7 @@ fn await_durable(
     commit: u64,
     undo_count: Option<u64>,
 ) -> Stepped {
-    if !lane.store_options().is_some_and(promises) {
+    if !lane.log.durability().is_some_and(Durable::promises) {
         return Stepped::Done;
     }
     if session.is_undurable(commit) {

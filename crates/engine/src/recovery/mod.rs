@@ -115,7 +115,7 @@ impl DurableLane<'_> {
         // acceptance durable.
         store.change_superblock(|superblock| superblock.accepted = accepted);
         self.limit_index();
-        self.index.end_rebuild(self.options.engine.when_full == WhenFull::Refuse);
+        self.index.end_rebuild(self.options.when_full == WhenFull::Refuse);
         let seq_limit =
             read.map(|scan| scan.seq_limit).fold(store.superblock().seq_limit, u64::max);
         self.begin_life(seq_limit)?;
@@ -277,7 +277,7 @@ impl DurableLane<'_> {
             superblock.image_segment = 0;
             superblock.set_time(options.opened_at, &options.common.opened);
         })?;
-        self.remembered.store(store.superblock().clock, Ordering::Relaxed);
+        self.state.remembered.store(store.superblock().clock, Ordering::Relaxed);
         self.mark_lease();
         Ok(())
     }

@@ -10,7 +10,7 @@
 use crate::lane::session::LaneSession;
 use crate::lane::{DurableLane, Lane};
 use crate::verbs::version::NotWritten;
-use crate::{CommitPoint, Durability, UnixSeconds};
+use crate::{CommitPoint, UnixSeconds};
 use larder_log::format::Superblock;
 use larder_log::{Rule, Stream};
 use std::io;
@@ -135,8 +135,7 @@ impl DurableLane<'_> {
     /// Returns the commit that makes the present superblock durable, if the store promises
     /// durability to clients.
     fn promised(self) -> Option<u64> {
-        let promises = self.state.mode() != Durability::None;
-        promises.then(|| self.log.store.commits.open())
+        self.state.promises().then(|| self.log.store.commits.open())
     }
 
     /// Lets the open commit make the fence durable, if `failed` or a later commit was to do so. All

@@ -210,10 +210,7 @@ impl LaneSession {
         if is_late || self.fetched.is_unreadable(id) || self.fetched.expects_unneeded() {
             return DrawResult::Unreadable;
         }
-        if drawn.tries < TRIES
-            && let Some(log) = self.lane.log.durable()
-            && self.fetched.want(log, id)
-        {
+        if drawn.tries < TRIES && self.request(id) {
             bump(&self.counters.sample_reads, 1);
         }
         DrawResult::NeedsRead

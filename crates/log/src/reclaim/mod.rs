@@ -92,26 +92,23 @@ impl Log {
         // The undo count is checked under the lock of the quarantine. So an undo that begins later
         // finds the new entry.
         let mut quarantine = lock(&self.quarantine);
-        if self
-            .store
-            .as_ref()
-            .is_some_and(|s| s.commits.undo_count() != undo_count || undo_count % 2 == 1)
-        {
+        let store = self.store.as_ref();
+        if store.is_some_and(|it| it.commits.undo_count() != undo_count || undo_count % 2 == 1) {
             return Err(ends);
         }
         self.segment(number).set_state(State::Quarantine);
         let epoch = self.epochs.advance();
-        let emptied = self.store.as_ref().map_or(0, |store| store.commits.open());
+        let emptied = store.map_or(0, |store| store.commits.open());
         let tier = self.tier(number);
         let segment = self.segment(number);
         let resident = !segment.frame().is_null();
         let frames = self.frames_of(if resident { segment.jumbo_mapping() } else { 0 });
         let entry = Quarantined { number, tier, frames, epoch, emptied, ends, carried: false };
-        if self.store.is_none() {
+        if store.is_some() {
+            quarantine.push(entry);
+        } else {
             self.end_evicting();
             quarantine.push_marked(entry);
-        } else {
-            quarantine.push(entry);
         }
         // This call removes the segment from the list `cleaning`. It comes last, so that other
         // threads always find the segment in that list or in quarantine.
@@ -234,14 +231,15 @@ impl Log {
             // SAFETY: the segment's quiescent period has passed, so no thread reads the frame.
             unsafe { self.give_back(frame, jumbo) };
         }
-        let parts = self.store.as_ref().map(|store| {
+        let store = self.store.as_ref();
+        let parts = store.map(|store| {
             store.forget_segment(number);
             store.take_parts(number)
         });
         let places = parts.into_iter().flatten().chain([number]);
         // A place that cannot be read completely is not used again: new data there would be lost,
         // too.
-        let is_bad = |number| self.store.as_ref().is_some_and(|store| store.is_bad(number));
+        let is_bad = |number| store.is_some_and(|store| store.is_bad(number));
         lock(&self.free_places).extend(places.filter(|&number| !is_bad(number)));
     }
 }

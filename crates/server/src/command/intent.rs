@@ -2,9 +2,7 @@
 //! calls and formats the results.
 
 use super::{Execution, Unready};
-use larder_engine::{
-    Delete, Expiry, Get, Item, Key, ReadCount, Store, Stored, UnixSeconds, WhenFull,
-};
+use larder_engine::{Delete, Expiry, Get, Item, Key, ReadCount, Store, Stored, UnixSeconds};
 
 /// What happens to the existing item when a write to its key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +79,7 @@ impl<'e> Execution<'e, '_> {
     /// the item. If the device has failed, the item stays in spite of `Remove`, because its removal
     /// would not be durable.
     pub(super) fn leave(&mut self, key: &Key<'_>, on_refusal: OnRefusal) -> Result<(), Unready> {
-        let options = self.context.engine().options();
-        let keeps = options.store.is_some() && options.when_full == WhenFull::Refuse;
-        if keeps || on_refusal == OnRefusal::Keep {
+        if self.context.engine().keeps_all() || on_refusal == OnRefusal::Keep {
             return Ok(());
         }
         let delete = Delete { uncounted: true, ..Delete::default() };

@@ -160,11 +160,15 @@ impl LaneSession {
         }
     }
 
-    /// Requests a read of a record of a normal segment, or of the head of a large value.
+    /// Requests a read of a record of a normal segment, or of the head of a large value. Returns
+    /// true if the record has to be read and was not yet requested.
+    pub(crate) fn request(&self, id: RecordId) -> bool {
+        self.lane.log.durable().is_some_and(|log| self.fetched.want(log, id))
+    }
+
+    /// As [`LaneSession::request`], and counts the read.
     fn want(&self, id: RecordId) {
-        if let Some(log) = self.lane.log.durable()
-            && self.fetched.want(log, id)
-        {
+        if self.request(id) {
             bump(&self.counters.flash_reads, 1);
         }
     }

@@ -120,9 +120,10 @@ impl LaneSession {
     /// Tells the committer how many answers have begun to wait for a commit since the last report.
     fn report_waiting(&self) {
         let unreported = self.group.unreported.take();
-        if unreported > 0 {
-            let durability = self.lane.log.durability();
-            durability.into_iter().for_each(|it| it.add_answers(unreported));
+        if unreported > 0
+            && let Some(durability) = self.lane.log.durability()
+        {
+            durability.add_answers(unreported);
         }
     }
 
@@ -250,8 +251,7 @@ impl LaneSession {
         let (Polling::Commit(until) | Polling::Client(until)) = self.group.polling else {
             return false;
         };
-        let Some(durability) = self.lane.log.durability() else { return false };
-        let polls = durability.now_us() < until;
+        let polls = self.lane.clock_us() < until;
         if !polls {
             self.group.polling = Polling::No;
         }

@@ -107,12 +107,11 @@ impl LaneSession {
         if !slots.iter().zip(&found).any(is_missing) {
             return Some(found);
         }
-        let log = self.lane.log.durable()?;
-        let absent = slots.iter().filter(|slot| !log.is_resident(slot.address()));
+        let absent = slots.iter().filter(|slot| !self.lane.log.is_resident(slot.address()));
         for &slot in absent {
             // Records that have arrived are requested again; otherwise they might be dropped before
             // the others arrive.
-            self.fetched.want(log, self.read_from(slot));
+            self.request(self.read_from(slot));
         }
         None
     }
