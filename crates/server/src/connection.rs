@@ -36,7 +36,7 @@ use crate::command::binary::Binary;
 use crate::command::text::{self, Text};
 use crate::command::{Sent, Unready, refusal_line};
 use crate::keys::SampledRequest;
-use crate::net::{Budget, ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use crate::net::{Budget, ConnectionId, Flow, Incoming, InputBuffer, OutputBuffer, Peer, Service};
 use arrivals::CHECK_INTERVAL;
 use gates::Repair;
 use larder_engine::Engine;
@@ -284,6 +284,10 @@ impl Service for Worker {
             connection.show_unfinished();
         }
         flow
+    }
+
+    fn receive(&mut self, connection: &mut Connection, incoming: &mut Incoming<'_>) {
+        self.receive_value(connection, incoming);
     }
 
     fn notes_buffers(&mut self, connection: &mut Connection, input: usize, output: usize) {

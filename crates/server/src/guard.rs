@@ -9,7 +9,7 @@ use std::time::Duration;
 use larder_protocol::BINARY_MAGIC;
 
 use crate::clients::Registry;
-use crate::net::{ConnectionId, Flow, InputBuffer, OutputBuffer, Peer, Service};
+use crate::net::{ConnectionId, Flow, Incoming, InputBuffer, OutputBuffer, Peer, Service};
 use crate::settings::Protocol;
 
 /// The service of one worker, with the checks of a connection's first bytes in front of it.
@@ -114,6 +114,10 @@ impl<S: Service> Service for Guard<S> {
             }
         }
         self.service.process(&mut guarded.connection, input, output)
+    }
+
+    fn receive(&mut self, guarded: &mut Self::Connection, incoming: &mut Incoming<'_>) {
+        self.service.receive(&mut guarded.connection, incoming);
     }
 
     fn awaits(&self, guarded: &mut Self::Connection) -> bool {

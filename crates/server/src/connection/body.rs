@@ -2,8 +2,9 @@
 //! connection keeps the request's header, and collects the value as it arrives (`receive.rs`).
 
 use super::arrivals::{Arrival, ArrivalState, Memory};
-use crate::net::InputBuffer;
+use crate::net::{Incoming, InputBuffer};
 use crate::waits::Waits;
+use larder_engine::LargeValue;
 use std::sync::Arc;
 
 /// The longest trailer of any protocol, in bytes. Here a *trailer* is the bytes that end a value:
@@ -139,6 +140,37 @@ impl Body {
             arrival.complete();
         }
         Received::All
+    }
+
+    /// Receives bytes of the value into its memory. Receives nothing if the value has no memory,
+    /// for example because it has lost its place. `grow` makes the first bytes of a large value
+    /// usable, given their number. Returns the number of bytes received.
+    pub(super) fn receive(
+        &mut self,
+        incoming: &mut Incoming<'_>,
+        grow: impl FnOnce(&mut LargeValue, usize) -> bool,
+    ) -> usize {
+        let (filled, most) = (self.filled, self.value_missing().min(Incoming::MAX));
+        let Some(arrival) = &mut self.arrival else { return 0 };
+        let received = arrival.with(|memory| match memory {
+            Memory::None => 0,
+            Memory::Buffer(buffer) => buffer.receive(incoming, most),
+            Memory::Large(large) => match grow(large, filled + most) {
+                true => incoming.fill(&mut large.bytes_mut()[filled..filled + most]),
+                false => 0,
+            },
+        });
+        let received = received.unwrap_or(0);
+        if received > 0 {
+            arrival.arrived(received);
+            self.filled += received;
+        }
+        received
+    }
+
+    /// Returns the number of bytes of the value that have not arrived.
+    pub(super) fn value_missing(&self) -> usize {
+        self.announced.value.saturating_sub(self.filled)
     }
 
     /// Returns the number of bytes of value and trailer that have not arrived.

@@ -1,8 +1,10 @@
 //! Receives values that are too long to wait in the input of a connection until they are complete.
 //! The value's memory grows with the bytes that arrive, so a client that announces a long value and
-//! sends nothing costs no memory. When the value is complete, the connection parses the header
-//! again and executes the request. The largest values are received into memory of the engine, in
-//! which the items then stay. `arrivals.rs` decides which values may be received.
+//! sends nothing costs no memory. The beginning of a value is copied from the input. The kernel
+//! then writes the following bytes straight into the value's memory. When the value is complete,
+//! the connection parses the header again and executes the request. The largest values are received
+//! into memory of the engine, in which the items then stay. `arrivals.rs` decides which values may
+//! be received.
 
 use super::arrivals::Memory;
 use super::body::{Announced, Body, Received};
@@ -12,7 +14,7 @@ use super::state::{Connection, State, Step};
 use super::worker::Worker;
 use crate::command::{Dialect, Executed, Execution};
 use crate::latency::{CommandClass, Timing};
-use crate::net::{Flow, InputBuffer, OutputBuffer};
+use crate::net::{Flow, Incoming, InputBuffer, OutputBuffer};
 use crate::waits::Waits;
 use larder_engine::{Key, Outcome};
 use larder_protocol::Parse;
@@ -163,6 +165,17 @@ impl Worker {
         }
     }
 
+    /// Receives bytes of a long value into its memory. Does not execute the request, even if its
+    /// value is then complete: the next call of the service does.
+    pub(super) fn receive_value(&self, connection: &mut Connection, incoming: &mut Incoming<'_>) {
+        let State::Body(body) = &mut connection.state else { return };
+        let received = body.receive(incoming, |large, filled| {
+            let grown = self.session.grow_large(large, filled);
+            matches!(grown, Outcome::Ready(()) | Outcome::AfterCommit((), _))
+        });
+        connection.registered.called(self.session.now(), received, 0);
+    }
+
     /// Receives more of a value. Executes the request when its value is complete.
     pub(super) fn receive_body<D: Dialect>(
         &self,
@@ -200,10 +213,13 @@ impl Worker {
         let repair = Repair::Say(D::failure_reply(&request));
         match received {
             Received::All => {}
-            Received::Part | Received::Wait => {
-                let wait = matches!(received, Received::Wait);
-                return Step::Stop(if wait { Flow::Park } else { Flow::Read });
+            Received::Part => {
+                if body.value_missing() > 0 {
+                    input.expect_value();
+                }
+                return Step::Stop(Flow::Read);
             }
+            Received::Wait => return Step::Stop(Flow::Park),
             Received::NoMemory => {
                 if let Executed::Again = D::no_memory(&mut x, &request, &keys) {
                     return Step::Stop(Flow::Park);

@@ -16,6 +16,7 @@ mod stalled;
 mod switches;
 mod table;
 mod times;
+mod values;
 
 use super::{Connection, Worker};
 use crate::command::{Hooks, ServerContext, Switches};

@@ -6,6 +6,7 @@
 //! kept only while their charges and the capacities of the lent buffers together fit into
 //! [`Engine::arriving_limit`].
 
+use crate::net::Incoming;
 use larder_engine::Engine;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -193,16 +194,29 @@ impl ValueBuffer {
 
     /// Appends a part of the value. All parts together must fit the requested length.
     pub(super) fn extend(&mut self, part: &[u8]) {
+        let needed = self.bytes().len() + part.len();
+        debug_assert!(needed <= self.allocation.bytes.capacity());
+        self.charge(needed);
+        self.allocation.bytes.extend_from_slice(part);
+    }
+
+    /// Receives up to `most` further bytes of the value. Returns the number of bytes received.
+    pub(super) fn receive(&mut self, incoming: &mut Incoming<'_>, most: usize) -> usize {
+        let received = incoming.append_to(&mut self.allocation.bytes, most);
+        // The charge follows the receive, because only then the number of bytes is known.
+        self.charge(self.bytes().len());
+        received
+    }
+
+    /// Charges the memory for `needed` bytes.
+    fn charge(&mut self, needed: usize) {
         let Allocation { bytes, charged } = &mut self.allocation;
-        let needed = bytes.len() + part.len();
-        debug_assert!(needed <= bytes.capacity());
         if needed > *charged {
             let step = (2 * *charged).max(CHARGE_STEP).min(bytes.capacity());
             let grown = needed.max(step);
             self.pool.engine.charge_arriving(grown - *charged);
             *charged = grown;
         }
-        bytes.extend_from_slice(part);
     }
 }
 

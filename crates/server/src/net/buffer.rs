@@ -9,12 +9,13 @@ pub struct InputBuffer<'a> {
     bytes: &'a [u8],
     consumed: usize,
     postponed: bool,
+    expects_value: bool,
 }
 
 impl<'a> InputBuffer<'a> {
     /// Creates an input in which all of `bytes` are unconsumed.
     pub fn new(bytes: &'a [u8]) -> Self {
-        InputBuffer { bytes, consumed: 0, postponed: false }
+        InputBuffer { bytes, consumed: 0, postponed: false, expects_value: false }
     }
 
     /// Returns all unconsumed bytes. The slice stays valid after later calls of
@@ -46,6 +47,18 @@ impl<'a> InputBuffer<'a> {
     #[inline]
     pub fn is_postponed(&self) -> bool {
         self.postponed
+    }
+
+    /// Tells the loop that the next bytes of the input belong to a long value, and that the service
+    /// can [receive](super::Service::receive) them into the value's memory.
+    pub fn expect_value(&mut self) {
+        self.expects_value = true;
+    }
+
+    /// Returns true if the service [expects](Self::expect_value) bytes of a long value.
+    #[inline]
+    pub fn expects_value(&self) -> bool {
+        self.expects_value
     }
 
     /// Returns the number of bytes consumed in this call.

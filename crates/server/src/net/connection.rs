@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use super::byte_queue::ByteQueue;
 use super::control::{Order, Shared};
 use super::counters::Counters;
+use super::incoming::{Incoming, Receipt};
 use super::slab::Slab;
-use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service, transport};
+use super::transport::{self, Moved};
+use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service};
 
 /// The reply to a client that is rejected because of the connection limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -43,6 +45,10 @@ const STEPS_OF_REQUESTS: usize = 8;
 pub(super) const STEPS_TIME: Duration = Duration::from_micros(100);
 /// The largest number of bytes per receive call.
 pub(super) const READ_SIZE: usize = 32 << 10;
+/// The largest number of bytes per receive call for a client that sends [long
+/// values](ConnectedSocket::sends_values). The first call receives the header of a request and a
+/// little of its value, and the service then receives the rest without a copy.
+const READ_SIZE_OF_VALUES: usize = 8 << 10;
 /// The largest input that a service sees in one call, in bytes. A service that waits for more input
 /// must leave fewer than [`MAX_INPUT_HELD`] bytes unconsumed. So every call with a full window
 /// makes progress or ends the connection.
@@ -66,6 +72,10 @@ pub(super) struct ConnectedSocket<C, I> {
     pub(super) unseen: bool,
     /// True if the service has postponed bytes of `input`.
     pub(super) postponed: bool,
+    /// True if the service expects bytes of a long value.
+    expects_value: bool,
+    /// True if the last requests had long values, so that the next one most probably has one too.
+    pub(super) sends_values: bool,
     /// True if the last call of the service filled the output.
     filled: bool,
     /// True if the connection is in the ready list of [`Core`].
@@ -105,6 +115,19 @@ impl<C, I> ConnectedSocket<C, I> {
     #[inline]
     pub(super) fn takes_input(&self) -> bool {
         self.service.is_some() && self.output.is_empty() && !self.unseen && self.flow.reads()
+    }
+
+    /// Returns true if all received input is consumed, and the service can receive the next bytes
+    /// itself.
+    #[inline]
+    pub(super) fn expects_value(&self) -> bool {
+        self.expects_value && self.takes_input() && self.input.is_empty()
+    }
+
+    /// Returns the largest number of bytes that the next receive call should return.
+    #[inline]
+    pub(super) fn read_size(&self) -> usize {
+        if self.sends_values { READ_SIZE_OF_VALUES } else { READ_SIZE }
     }
 }
 
@@ -202,6 +225,7 @@ impl<S: Service, I> Core<S, I> {
         let mut output = replies.buffer(self.shared.options.output_limit);
         let flow = self.service.process(state, &mut input, &mut output);
         let (consumed, postponed) = (input.consumed(), input.is_postponed());
+        let expects_value = input.expects_value();
         self.counters.processed.add(1);
         connection.flow = flow;
         connection.filled = flow == Flow::Drain;
@@ -209,6 +233,11 @@ impl<S: Service, I> Core<S, I> {
         connection.moved += consumed as u64;
         connection.unseen = postponed || seen < all.len();
         connection.postponed = postponed;
+        // A call that consumes input without a long value shows that the client sends other
+        // requests now.
+        connection.sends_values =
+            expects_value || connection.sends_values && (connection.expects_value || consumed == 0);
+        connection.expects_value = expects_value;
         if whole.is_none() && connection.input.is_empty() {
             // The service got no input, so no unconsumed input has to be kept.
         } else {
@@ -238,6 +267,30 @@ impl<S: Service, I> Core<S, I> {
             }
         }
         true
+    }
+
+    /// Receives once by system call. The first bytes of `memory` then are the input for the next
+    /// call of the service, with the input that the connection holds. Returns what was received,
+    /// and the length of this input. `memory` must have room for the held input and [`READ_SIZE`]
+    /// bytes.
+    #[inline]
+    pub(super) fn receive(&mut self, key: u32, memory: &mut [u8]) -> Option<(Receipt, usize)> {
+        let connection = self.connections.get_mut(key)?;
+        let kept = connection.input.len();
+        memory[..kept].copy_from_slice(connection.input.bytes());
+        let room = &mut memory[kept..kept + connection.read_size()];
+        if connection.expects_value()
+            && let Some(state) = &mut connection.service
+        {
+            let mut incoming = Incoming::new(&connection.socket, room);
+            self.service.receive(state, &mut incoming);
+            if let Some(received) = incoming.received() {
+                return Some((received, received.rest));
+            }
+        }
+        let moved = transport::receive(&connection.socket, room);
+        let rest = if let Moved::Bytes(n) = moved { n } else { 0 };
+        Some((Receipt { moved, rest, full: rest == room.len() }, kept + rest))
     }
 
     /// Appends input that cannot be processed now to the input that the connection holds.
@@ -337,6 +390,8 @@ impl<S: Service, I> Core<S, I> {
             ended: false,
             unseen: false,
             postponed: false,
+            expects_value: false,
+            sends_values: false,
             filled: false,
             queued: false,
             listed: false,

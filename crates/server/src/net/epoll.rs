@@ -210,13 +210,20 @@ impl<S: Service> Epoll<S> {
                 continue;
             };
             connection.io.note(event.events);
-            if connection.io.readable && connection.takes_input() && connection.input.is_empty() {
-                *received = Some(transport::receive(&connection.socket, &mut ahead[..READ_SIZE]));
+            // A value that the service expects needs no prefetch, so `step` receives it.
+            if connection.io.readable
+                && connection.takes_input()
+                && connection.input.is_empty()
+                && !connection.expects_value()
+            {
+                let room = &mut ahead[..connection.read_size()];
+                let moved = transport::receive(&connection.socket, room);
+                *received = Some((moved, moved == Moved::Bytes(room.len())));
             }
         }
         let inputs =
             received.iter().zip(&self.ahead).filter_map(|(received, ahead)| match received {
-                Some(Moved::Bytes(n)) => Some(&ahead[..*n]),
+                Some((Moved::Bytes(n), _)) => Some(&ahead[..*n]),
                 _ => None,
             });
         self.core.service.foresee(inputs);
@@ -224,14 +231,14 @@ impl<S: Service> Epoll<S> {
             let key = event.u64 as u32;
             match received {
                 None => self.step(key),
-                Some(Moved::Bytes(n)) => {
-                    self.note_received(key, n);
+                Some((Moved::Bytes(n), full)) => {
+                    self.note_received(key, n, full);
                     let input = &self.ahead[slot][..n];
                     if self.core.execute(key, Some(input), &mut self.replies) {
                         self.transmit(key);
                     }
                 }
-                Some(nothing) => self.received_nothing(key, nothing),
+                Some((nothing, _)) => self.received_nothing(key, nothing),
             }
         }
     }
@@ -280,13 +287,11 @@ impl<S: Service> Epoll<S> {
     /// Receives once and passes the input to the service. Returns true if the service was called.
     #[inline]
     fn read(&mut self, key: u32) -> bool {
-        let Some(connection) = self.core.connections.get_mut(key) else { return false };
-        let kept = connection.input.len();
-        self.input[..kept].copy_from_slice(connection.input.bytes());
-        match transport::receive(&connection.socket, &mut self.input[kept..kept + READ_SIZE]) {
+        let Some((received, len)) = self.core.receive(key, &mut self.input) else { return false };
+        match received.moved {
             Moved::Bytes(n) => {
-                self.note_received(key, n);
-                self.core.execute(key, Some(&self.input[..kept + n]), &mut self.replies)
+                self.note_received(key, n, received.full);
+                self.core.execute(key, Some(&self.input[..len]), &mut self.replies)
             }
             nothing => {
                 self.received_nothing(key, nothing);
@@ -295,11 +300,11 @@ impl<S: Service> Epoll<S> {
         }
     }
 
-    /// Records that a receive with space for `READ_SIZE` bytes returned `n` bytes.
+    /// Records that a receive returned `n` bytes. `full` is true if it filled its memory.
     #[inline]
-    fn note_received(&mut self, key: u32, n: usize) {
+    fn note_received(&mut self, key: u32, n: usize, full: bool) {
         let Some(connection) = self.core.connections.get_mut(key) else { return };
-        connection.io.readable = n == READ_SIZE || connection.io.hangup;
+        connection.io.readable = full || connection.io.hangup;
         self.core.received(n);
     }
 

@@ -10,6 +10,7 @@ mod control;
 mod counters;
 mod epoll;
 mod event_loop;
+mod incoming;
 mod listener;
 mod options;
 mod relief;
@@ -24,6 +25,7 @@ pub use control::Control;
 pub(crate) use counters::counters;
 pub use counters::{Counter, Counters, LoopTotals};
 pub use event_loop::{EventLoop, open};
+pub use incoming::Incoming;
 pub use listener::{BindError, Endpoint, Listener};
 pub use options::{BackendChoice, Budget, Options, Unlimited};
 
@@ -172,6 +174,13 @@ pub trait Service {
         input: &mut InputBuffer<'_>,
         output: &mut OutputBuffer<'_>,
     ) -> Flow;
+
+    /// Receives input of a connection into memory of the service. Called if the last call of
+    /// [`process`](Self::process) has returned [`Flow::Read`] or [`Flow::Hold`], has consumed all
+    /// input, and [expects](InputBuffer::expect_value) bytes of a long value. If the service no
+    /// longer has memory for these bytes, it receives nothing, and the loop receives as usual. If
+    /// any bytes have arrived, the loop then calls [`process`](Self::process).
+    fn receive(&mut self, _connection: &mut Self::Connection, _incoming: &mut Incoming<'_>) {}
 
     /// Returns true if a [parked](Flow::Park) connection must still wait. After a wake-up, the loop
     /// then skips the call of [`process`](Self::process), because the connection would only park

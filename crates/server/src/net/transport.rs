@@ -30,11 +30,41 @@ pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Moved {
     let n = unsafe {
         libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
     };
+    received(n)
+}
+
+/// Converts the result of a receive call.
+#[inline]
+fn received(n: isize) -> Moved {
     match n {
         0 => Moved::End,
         n if n > 0 => Moved::Bytes(n as usize),
         _ => failed(),
     }
+}
+
+/// Receives without waiting: first into `front`, which has an address and a length, then into
+/// `rest`.
+///
+/// # Safety
+/// The address in `front` must be valid for writes of that length.
+pub(super) unsafe fn receive_split(
+    socket: &OwnedFd,
+    front: (*mut u8, usize),
+    rest: &mut [u8],
+) -> Moved {
+    let mut parts = [
+        libc::iovec { iov_base: front.0.cast(), iov_len: front.1 },
+        libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
+    ];
+    // SAFETY: all fields of a `msghdr` are integers and pointers, for which zero is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    // SAFETY: `message` names the two parts, which live until the call returns. The caller ensures
+    // that the first is valid for writes, and the second is a mutable slice.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+    received(n)
 }
 
 /// Sends as many of `bytes` as the socket takes without waiting. `bytes` must not be empty.

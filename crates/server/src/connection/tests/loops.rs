@@ -4,7 +4,7 @@
 use super::commits::store_options;
 use super::worker_on;
 use crate::net::{BackendChoice, Control, Endpoint, Listener, Options, open};
-use larder_disk::{Failure, Fault, Operation, SimDevice};
+use larder_disk::{Failure, Fault, Operation, Random, SimDevice};
 use larder_engine::Engine;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -234,6 +234,51 @@ fn shutdown_waits_for_withheld_replies() {
             client.read_to_end(&mut rest).unwrap();
             assert_eq!(rest, b"STORED\r\n");
         }
+        server.join();
+    });
+}
+
+/// However the input is split, each long value must be stored whole, and the requests behind it
+/// must be answered.
+#[test]
+fn long_values_are_stored_whole_however_they_are_split() {
+    on_both(|server| {
+        let clients = (1..=4_u64).map(|seed| {
+            let mut stream = server.connect();
+            std::thread::spawn(move || {
+                let random = &mut Random::new(seed);
+                for round in 0..8_u64 {
+                    let len = random.pick(&[16_350, 20_000, 40_000, 100_000, 700_000]);
+                    let len = len + random.below(9) as usize;
+                    let value: Vec<u8> =
+                        (0..len as u64).map(|n| ((n + round) * (n >> 7 | seed)) as u8).collect();
+                    let head = format!("set {seed} 0 0 {len}\r\n");
+                    let set = [head.as_bytes(), &value, b"\r\n"].concat();
+                    let get = format!("get {seed}\r\nmn\r\n");
+                    let requests = [&set, get.as_bytes()].concat().repeat(3);
+                    let head = format!("STORED\r\nVALUE {seed} 0 {len}\r\n");
+                    let replies =
+                        [head.as_bytes(), &value, b"\r\nEND\r\nMN\r\n"].concat().repeat(3);
+                    let mut writer = stream.try_clone().unwrap();
+                    let pieces = random.between(1, 5) * 20_000;
+                    let mut random = Random::new(random.bits());
+                    let writer = std::thread::spawn(move || {
+                        let mut left = &requests[..];
+                        while !left.is_empty() {
+                            let n = left.len().min(random.between(1, pieces) as usize);
+                            writer.write_all(&left[..n]).unwrap();
+                            left = &left[n..];
+                        }
+                    });
+                    let mut got = vec![0; replies.len()];
+                    stream.read_exact(&mut got).unwrap();
+                    assert!(got == replies, "client {seed}, round {round}");
+                    writer.join().unwrap();
+                }
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
         server.join();
     });
 }

@@ -4,6 +4,7 @@
 mod behaviour;
 mod limits;
 mod shutdown;
+mod values;
 mod withheld;
 
 use std::collections::HashMap;
@@ -29,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// - `hold` leaves the connection in the middle of a command.
 /// - `flood` gets no reply.
 /// - `stall` blocks the worker until the valve is open.
+/// - `value <n>` is followed by n bytes, which are echoed. The service receives most of them
+///   itself.
 /// - From `late <words>` on, all replies are withheld until the valve is open.
 struct Lines {
     valve: Arc<Valve>,
@@ -48,15 +51,23 @@ struct Valve {
     /// Number of lines whose replies were withheld.
     withheld: AtomicUsize,
     longest_output: AtomicUsize,
+    /// Number of bytes of values that the service has received itself.
+    received: AtomicUsize,
+    /// Number of times that the service was asked to receive bytes of a value.
+    asked: AtomicUsize,
     peers: Mutex<Vec<Peer>>,
 }
 
+#[derive(Default)]
 struct Line {
     id: u64,
     /// Number of bytes of a `big` reply still to be written.
     left: usize,
     holding: bool,
     withheld: Vec<u8>,
+    /// The bytes of a `value` that have arrived, and the number of those that have not.
+    value: Vec<u8>,
+    missing: usize,
 }
 
 impl Service for Lines {
@@ -85,7 +96,7 @@ impl Service for Lines {
         self.valve.connected.fetch_add(1, SeqCst);
         self.valve.peers.lock().unwrap().push(peer);
         self.output_left.insert(id.get(), 0);
-        Line { id: id.get(), left: 0, holding: false, withheld: Vec::new() }
+        Line { id: id.get(), left: 0, holding: false, ..Line::default() }
     }
 
     fn foresee<'i>(&mut self, inputs: impl Iterator<Item = &'i [u8]>) {
@@ -110,8 +121,17 @@ impl Service for Lines {
         flow
     }
 
+    /// Leaves every third receive to the loop, like a service that has no memory for the value.
+    fn receive(&mut self, line: &mut Line, incoming: &mut Incoming<'_>) {
+        if self.valve.asked.fetch_add(1, SeqCst) % 3 < 2 {
+            let received = incoming.append_to(&mut line.value, line.missing);
+            line.missing -= received;
+            self.valve.received.fetch_add(received, SeqCst);
+        }
+    }
+
     fn is_idle(&self, line: &Line) -> bool {
-        !line.holding && line.withheld.is_empty()
+        !line.holding && line.withheld.is_empty() && line.missing == 0
     }
 
     fn disconnect(&mut self, line: Line) {
@@ -140,6 +160,15 @@ impl Lines {
             if output.is_full() {
                 return Flow::Drain;
             }
+            let n = input.bytes().len().min(line.missing);
+            line.value.extend_from_slice(&input.bytes()[..n]);
+            input.consume(n);
+            line.missing -= n;
+            if line.missing > 0 {
+                input.expect_value();
+                return Flow::Read;
+            }
+            output.extend(&std::mem::take(&mut line.value));
             let bytes = input.bytes();
             let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
                 return Flow::Read;
@@ -155,7 +184,10 @@ impl Lines {
             }
             input.consume(end + 1);
             line.holding = text.starts_with(b"hold");
-            if let Some(size) = text.strip_prefix(b"big ") {
+            if let Some(size) = text.strip_prefix(b"value ") {
+                line.missing = std::str::from_utf8(size).unwrap().trim().parse().unwrap();
+                line.value.reserve_exact(line.missing);
+            } else if let Some(size) = text.strip_prefix(b"big ") {
                 line.left = std::str::from_utf8(size).unwrap().trim().parse().unwrap();
             } else if text.starts_with(b"close") {
                 output.extend(b"bye\n");

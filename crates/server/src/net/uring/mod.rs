@@ -9,7 +9,9 @@
 //!
 //! A multishot receive fills as many buffers as the socket has bytes for, all in one turn. A client
 //! that fills several buffers in a row would delay the other connections. So the loop reads the
-//! socket of such a *bulk* connection by system call instead, one part per turn.
+//! socket of such a *bulk* connection by system call instead, one part per turn. A connection that
+//! sends long values counts as bulk too, because only a system call can write a value straight into
+//! the service's memory (`incoming.rs`).
 //!
 //! Invariant: a connection's key is reused, and its socket is closed, only when the ring holds no
 //! more operations of the connection (`operations` is 0).
@@ -31,7 +33,7 @@ use self::buffers::BufferRing;
 pub(super) use self::ring::probe;
 use self::ring::{Completion, Op, Ring};
 use self::staging::{STAGED_MAX, Staged, Staging};
-use super::connection::{Core, READ_SIZE};
+use super::connection::{ConnectedSocket, Core, READ_SIZE};
 use super::control::{Order, Shared};
 use super::transport::{self, Moved};
 use super::{FORESEEN, Flow, MAX_INPUT_HELD, OutputMemory, Service};
@@ -84,18 +86,22 @@ impl InFlight {
         self.readable = len == BUFFER_SIZE;
         self.full = if self.readable { self.full.saturating_add(1) } else { 0 };
     }
+}
 
+impl<C> ConnectedSocket<C, InFlight> {
     /// Returns true if the client sends so much at once that a multishot receive would delay other
-    /// connections.
+    /// connections, or if the service can receive the client's values without a copy.
     #[inline]
     fn is_bulk(&self) -> bool {
-        self.full >= BULK_AFTER
+        self.io.full >= BULK_AFTER || self.sends_values
     }
 
-    /// Returns true if the loop should read the connection's socket by system call now.
+    /// Returns true if the loop should read the connection's socket by system call now. No receive
+    /// is in the ring then, and the loop has taken the bytes of all earlier ones. So the call
+    /// returns the bytes that follow them.
     #[inline]
     fn is_read_by_call(&self) -> bool {
-        self.is_bulk() && self.readable && self.receiving == Receiving::No
+        self.is_bulk() && self.io.readable && self.io.receiving == Receiving::No
     }
 }
 
@@ -252,7 +258,7 @@ impl<S: Service> Uring<S> {
             0 => connection.ended = true,
             n if n > 0 => {
                 connection.io.note_buffer(n as usize);
-                if connection.io.is_bulk() && connection.io.receiving == Receiving::Yes {
+                if connection.is_bulk() && connection.io.receiving == Receiving::Yes {
                     self.stop_receiving(key)?;
                 }
                 self.core.received(n as usize);
@@ -377,7 +383,7 @@ impl<S: Service> Uring<S> {
         self.staging.release(staged);
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
         let goes_on =
-            connection.unseen || connection.flow == Flow::Drain || connection.io.is_read_by_call();
+            connection.unseen || connection.flow == Flow::Drain || connection.is_read_by_call();
         if goes_on && !gone {
             // The connection has more to do. It goes to the end of the ready list, so that the
             // connections already in the list continue first.
@@ -425,7 +431,7 @@ impl<S: Service> Uring<S> {
             Flow::Read | Flow::Hold if connection.unseen => {
                 self.core.execute(key, None, &mut self.replies)
             }
-            Flow::Read | Flow::Hold if connection.io.is_read_by_call() && !given_up => {
+            Flow::Read | Flow::Hold if connection.is_read_by_call() && !given_up => {
                 return self.read(key);
             }
             Flow::Read | Flow::Hold => return self.settle(key),
@@ -435,16 +441,13 @@ impl<S: Service> Uring<S> {
 
     /// Receives once by system call, and passes the input to the service.
     fn read(&mut self, key: u32) -> io::Result<()> {
+        let Some((received, len)) = self.core.receive(key, &mut self.input) else { return Ok(()) };
         let Some(connection) = self.core.connections.get_mut(key) else { return Ok(()) };
-        let kept = connection.input.len();
-        self.input[..kept].copy_from_slice(connection.input.bytes());
-        let received =
-            transport::receive(&connection.socket, &mut self.input[kept..kept + READ_SIZE]);
-        connection.io.readable = received == Moved::Bytes(READ_SIZE);
-        match received {
+        connection.io.readable = received.full;
+        match received.moved {
             Moved::Bytes(n) => {
                 self.core.received(n);
-                let whole = &self.input[..kept + n];
+                let whole = &self.input[..len];
                 if self.core.execute(key, Some(whole), &mut self.replies) {
                     self.transmit(key)?;
                 }
@@ -452,7 +455,7 @@ impl<S: Service> Uring<S> {
             }
             Moved::Broken => self.drop_connection(key),
             Moved::Blocked | Moved::End => {
-                connection.ended |= received == Moved::End;
+                connection.ended |= received.moved == Moved::End;
                 self.settle(key)
             }
         }
@@ -500,7 +503,7 @@ impl<S: Service> Uring<S> {
             // a connection with such replies stays open.
             return if connection.flow == Flow::Hold { Ok(()) } else { self.drop_connection(key) };
         }
-        if connection.io.is_read_by_call() && !given_up {
+        if connection.is_read_by_call() && !given_up {
             self.core.queue(key);
             return Ok(());
         }
@@ -524,7 +527,7 @@ impl<S: Service> Uring<S> {
         let socket = connection.socket.as_raw_fd();
         // A bulk connection receives only one buffer through the ring, to learn that input has
         // arrived. The loop then reads the rest by system call.
-        match connection.io.is_bulk() {
+        match connection.is_bulk() {
             true => self.ring.receive_once(socket, BUFFER_SIZE as u32, key),
             false => self.ring.receive(socket, key),
         }
