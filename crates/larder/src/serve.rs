@@ -74,6 +74,11 @@ pub(crate) fn run(
     // `set` fails only if `running` is already set, and only this line sets it.
     let _ = start.running.set((server.stopper(), server.reloader()));
     let reason = server.wait();
+    stop(server, &reason, &notifier)
+}
+
+/// Stops a server after its last commands.
+fn stop(server: Server, reason: &str, notifier: &Notifier) -> ExitCode {
     info!(event = "stopping", reason);
     notifier.stopping("finishing commands in flight");
     let begun = Instant::now();

@@ -251,9 +251,18 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, value: fmt::Arguments<'_>| writeln!(f, "{name:<10} {value}");
-        row("store", format_args!("{}, {}", self.path, size(self.device_bytes)))?;
+        self.write_store(f)?;
+        self.write_contents(f)?;
+        self.write_findings(f)
+    }
+}
+
+impl Report {
+    /// Writes which store this is, and how it was stopped.
+    fn write_store(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        row(f, "store", format_args!("{}, {}", self.path, size(self.device_bytes)))?;
         row(
+            f,
             "identity",
             format_args!(
                 "{}, format {}, created {}",
@@ -267,12 +276,18 @@ impl fmt::Display for Report {
             (false, false) => "not stopped cleanly",
             (false, true) => "not stopped cleanly, without durability",
         };
-        row("state", format_args!("{state}, last commit {}", self.last_commit))?;
+        row(f, "state", format_args!("{state}, last commit {}", self.last_commit))?;
         if let Some(lane) = &self.lane {
-            row("lane", format_args!("{lane}"))?;
+            row(f, "lane", format_args!("{lane}"))?;
         }
+        Ok(())
+    }
+
+    /// Writes how many segments, records and items the store holds.
+    fn write_contents(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = &self.segments;
         row(
+            f,
             "segments",
             format_args!(
                 "{} of {}: {} free, {} in use ({} open, {} with a summary), {} large items in {}",
@@ -288,13 +303,15 @@ impl fmt::Display for Report {
         )?;
         if s.retired > 0 {
             row(
+                f,
                 "retired",
                 format_args!("{} segments, which cannot be read as a whole", s.retired),
             )?;
         }
-        row("records", format_args!("{}, {}", self.records, size(self.record_bytes)))?;
+        row(f, "records", format_args!("{}, {}", self.records, size(self.record_bytes)))?;
         let about = if self.estimated { "about " } else { "" };
         row(
+            f,
             "live",
             format_args!(
                 "{about}{} items, {}; dead: {}",
@@ -302,13 +319,18 @@ impl fmt::Display for Report {
                 size(self.live_bytes),
                 size(self.dead_bytes)
             ),
-        )?;
+        )
+    }
+
+    /// Writes the damage, what a start would do, and the verdict.
+    fn write_findings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for torn in &self.torn {
             let Torn { segment, at, bytes } = torn;
-            row("torn", format_args!("segment {segment} at {at}: {bytes} bytes"))?;
+            row(f, "torn", format_args!("segment {segment} at {at}: {bytes} bytes"))?;
         }
         for Damaged { segment, bytes, records, what, .. } in &self.damaged {
             row(
+                f,
                 "damaged",
                 format_args!(
                     "segment {segment}: {what}; {bytes} bytes, at least {records} records lost"
@@ -316,18 +338,22 @@ impl fmt::Display for Report {
             )?;
         }
         for note in &self.notes {
-            row("note", format_args!("{note}"))?;
+            row(f, "note", format_args!("{note}"))?;
         }
         for step in &self.recovery {
-            row("a start", format_args!("{step}"))?;
+            row(f, "a start", format_args!("{step}"))?;
         }
         let verdict = match self.verdict {
             Verdict::Clean => "clean",
             Verdict::Torn => "nothing that was promised is lost",
             Verdict::Damaged => "damaged",
         };
-        row("verdict", format_args!("{verdict}"))
+        row(f, "verdict", format_args!("{verdict}"))
     }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "{name:<10} {value}")
 }
 
 /// Formats a size with one decimal digit.

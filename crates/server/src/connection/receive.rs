@@ -1,10 +1,10 @@
 //! Receives values that are too long to wait in the input of a connection until they are complete.
 //! The value's memory grows with the bytes that arrive, so a client that announces a long value and
 //! sends nothing costs no memory. The beginning of a value is copied from the input. The kernel
-//! then writes the following bytes straight into the value's memory. When the value is complete,
-//! the connection parses the header again and executes the request. The largest values are received
-//! into memory of the engine, in which the items then stay. `arrivals.rs` decides which values may
-//! be received.
+//! then writes the rest of a long value straight into the value's memory. When the value is
+//! complete, the connection parses the header again and executes the request. The largest values
+//! are received into memory of the engine, in which the items then stay. `arrivals.rs` decides
+//! which values may be received.
 
 use super::arrivals::Memory;
 use super::body::{Announced, Body, Received};
@@ -23,6 +23,10 @@ use std::sync::Arc;
 /// The largest request that stays in the input until it is complete, in bytes. The size of a
 /// request includes its value.
 const HELD_MAX: usize = 16 << 10;
+/// The shortest value that the kernel writes straight into the value's memory, in bytes. Of a
+/// shorter one, little is left after the first receive, and another system call costs as much as
+/// the copy.
+const DIRECT_MIN: usize = 32 << 10;
 
 /// How a storage request is timed.
 struct BodyTiming {
@@ -214,7 +218,7 @@ impl Worker {
         match received {
             Received::All => {}
             Received::Part => {
-                if body.value_missing() > 0 {
+                if body.announced.value >= DIRECT_MIN && body.value_missing() > 0 {
                     input.expect_value();
                 }
                 return Step::Stop(Flow::Read);
