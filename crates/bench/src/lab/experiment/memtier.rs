@@ -222,7 +222,7 @@ fn faults(totals: &MemtierTotals, hit_ratio: Option<f64>) -> Option<String> {
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = r#"{"configuration": {}, "ALL STATS": {"Sets": {}, "MemtierTotals": {
+    const OUTPUT: &str = r#"{"configuration": {}, "ALL STATS": {"Sets": {}, "Totals": {
         "Count": 1000, "Ops/sec": 500.5, "Hits/sec": 300.0, "Misses/sec": 100.0,
         "Connection Errors": 0, "Average Latency": 0.775, "Min Latency": 0.024,
         "Max Latency": 32.255, "Percentile Latencies": {"p50.00": 0.423, "p90.00": 1.383,
