@@ -40,8 +40,8 @@ pub struct Config {
 pub struct Log {
     pub(crate) segment_size: usize,
     pub(crate) budget: Arc<Budget>,
-    /// Memory of segments that were [loaded](Log::load_if_absent) and are no longer needed.
-    /// The next loads use it again.
+    /// Memory of segments that were [loaded](Log::load_if_absent) and are no longer needed. The
+    /// next loads use it again.
     pub(crate) spare_images: Mutex<Vec<Image>>,
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) segments: GrowingTable<Segment>,

@@ -1,4 +1,4 @@
-//! The state of durability that a lane's sessions, committer and early writer share.
+//! The state with which the threads of a lane make its writes durable.
 
 use crate::durability::StoreHistograms;
 use crate::durability::gather::{Gather, WaitingAnswers};
@@ -67,7 +67,8 @@ pub(super) struct EarlyWriterState {
     pub(super) thread: Mutex<Option<Thread>>,
 }
 
-/// The state of durability that sessions, the committer and the early writer share.
+/// The state that the sessions, the cleaner, the committer and the early writer of a lane with a
+/// store share, and the committer's own state.
 pub(crate) struct Durable {
     /// The device, and its options.
     pub(crate) store: LaneStore,

@@ -112,7 +112,7 @@ impl Log {
 
     /// Assumes that `bytes` of a segment's records are dead, besides those known to be dead. The
     /// assumption makes the cleaner choose the segment earlier. Replaces the previous assumption
-    /// about this segment.
+    /// about this segment. Does nothing without a store.
     pub fn assume_dead(&self, number: SegmentNumber, bytes: u32) {
         let Some(store) = &self.store else { return };
         store.entry(number).assumed_dead.store(bytes, Ordering::Relaxed);

@@ -202,9 +202,10 @@ impl Log {
     /// Those of the device, or an error if the bytes on the device are not those of the segment.
     pub fn load_if_absent(&self, number: SegmentNumber) -> io::Result<Option<Loaded>> {
         let segment = self.segment(number);
-        let Some(log) = self.durable().filter(|_| segment.frame().is_null()) else {
+        if !segment.frame().is_null() {
             return Ok(None);
-        };
+        }
+        let log = self.durable().expect("without a store, every segment has a frame");
         if segment.is_jumbo() {
             let head = match log.read_jumbo_head(number) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {

@@ -23,12 +23,12 @@ use crate::sync::lock;
 use std::fmt;
 use std::io;
 
-/// The reason why [`DurableLog::grow`] has failed. After a failure the log uses the same places as
-/// before.
+/// The reason why a store has not grown. After a failure of [`DurableLog::grow`], the log uses the
+/// same places as before.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GrowError {
-    /// There is no store.
+    /// There is no store. [`DurableLog::grow`] does not return this error.
     NoStore,
     /// The store is larger than the requested size.
     Smaller {

@@ -161,7 +161,8 @@ impl LaneSession {
     }
 
     /// Requests a read of a record of a normal segment, or of the head of a large value. Returns
-    /// true if the record has to be read and was not yet requested.
+    /// true if the record has to be read and was not yet requested. Returns false without a store,
+    /// because all records are then in memory.
     pub(crate) fn request(&self, id: RecordId) -> bool {
         self.lane.log.durable().is_some_and(|log| self.fetched.want(log, id))
     }
