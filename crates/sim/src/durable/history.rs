@@ -91,8 +91,8 @@ struct State {
     /// `None` if there is no item.
     item: Option<Item>,
     /// Items that clients do not see, and that a restart may bring back: an evicted item, because
-    /// the eviction becomes durable only later, and expired items, because the clock may be set back
-    /// while the machine boots.
+    /// the eviction becomes durable only later, and expired items, because the clock may be set
+    /// back while the machine boots.
     hidden: Vec<Item>,
     commit: Commit,
     /// True if an early write covers this state.

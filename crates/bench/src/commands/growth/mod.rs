@@ -1,8 +1,8 @@
 //! `larder bench growth`: how the cost of background work, look-ups and statistics depends on the
 //! number of segments in a store. Besides times, it counts the segments that the engine looks at,
-//! the bytes that it reads and the locks that it takes. The engine runs without threads. Its device forgets cold segments,
-//! and reading one fails. At the end the engine stops as if its process had been killed, and a
-//! start on the same device is measured.
+//! the bytes that it reads and the locks that it takes. The engine runs without threads. Its device
+//! forgets cold segments, and reading one fails. At the end the engine stops as if its process had
+//! been killed, and a start on the same device is measured.
 
 mod device;
 
@@ -439,8 +439,8 @@ impl World {
         [looked_at as f64, took, locks as f64].map(|work| work / SCRAPES as f64)
     }
 
-    /// Measures gets of cold items. Returns the device reads, the bytes read and the locks, each per
-    /// get.
+    /// Measures gets of cold items. Returns the device reads, the bytes read and the locks, each
+    /// per get.
     fn look_up(&mut self, cold: u64) -> Result<[f64; 3]> {
         let items = kept_items(cold) / READ_SHARE;
         let (before, locks) = (self.device.calls(), locks_taken());
