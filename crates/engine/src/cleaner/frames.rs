@@ -1,6 +1,7 @@
 //! With a store: chooses which memory to free. The contents stay on the device. The cleaner drops
-//! frames of durable segments and copies of records read from the device. Following S3-FIFO, frames
-//! of new writes are the probation queue; copies and frames of survivors are the main queue.
+//! frames of durable segments and copies of records read from the device. As in S3-FIFO, frames of
+//! new writes and new copies are on probation, and frames of survivors and the other copies are in
+//! the main queues.
 
 use crate::cleaner::state::{Cleaner, READY_FRAMES, Step};
 use crate::cleaner::walk;

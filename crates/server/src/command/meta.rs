@@ -214,8 +214,8 @@ fn set(
         // `E0` has no effect: the item gets a new cas id, as without `E`.
         cas: flags.cas.filter(|&cas| cas != 0),
         // With `I`, a client may store a value although the cas id that it sends (`C`) is lower
-        // than the item's. The new item is then stale. `C0` never stores, because no item has the
-        // cas id 0.
+        // than the item's. The new item is then stale. As in memcached, `C0` is the exception: set
+        // and replace then store nothing, even with `I`.
         invalidate: flags.has(b'I') && overwrites && flags.compare.is_some_and(|cas| cas != 0),
         vivify: flags.vivify.filter(|_| grows).map(|vivify| x.expiry(vivify)),
     };
