@@ -50,20 +50,25 @@ impl LargeValue {
     }
 
     /// Charges the memory for the first `filled` bytes. Returns false if the budget has no room
-    /// now.
+    /// now. The budget then has a reservation for the charge.
     pub(crate) fn charge(&mut self, filled: usize) -> bool {
-        let Some(mapping) = &self.mapping else { return true };
-        let footprint = mapping.len() as u64;
-        let needed = if filled < self.len { pages(HEADROOM + filled) as u64 } else { footprint };
-        if needed <= self.charged {
-            return true;
+        let charged = self.try_charge(filled);
+        if !charged {
+            self.waits = true;
+            self.budget.want(self.uncharged(filled));
         }
-        let more = (needed - self.charged).max(STEP as u64).min(footprint - self.charged);
-        self.waits = !self.budget.try_charge_wanted(more);
-        if self.waits {
-            self.budget.want(more);
+        charged
+    }
+
+    /// Charges the memory for the first `filled` bytes if the budget has room now. Returns false if
+    /// it has none.
+    pub(crate) fn try_charge(&mut self, filled: usize) -> bool {
+        let more = self.uncharged(filled);
+        let Some(mapping) = self.mapping.as_ref().filter(|_| more > 0) else { return true };
+        if !self.budget.try_charge_wanted(more) {
             return false;
         }
+        self.waits = false;
         let (from, to) = (self.charged as usize, (self.charged + more) as usize);
         // While the kernel supplies memory, it delays other threads that map or unmap memory. So it
         // supplies little at a time.
@@ -72,6 +77,18 @@ impl LargeValue {
         }
         self.charged += more;
         true
+    }
+
+    /// Returns the number of bytes to charge before the first `filled` bytes may be filled; 0 if
+    /// they are charged already.
+    fn uncharged(&self, filled: usize) -> u64 {
+        let Some(mapping) = &self.mapping else { return 0 };
+        let footprint = mapping.len() as u64;
+        let needed = if filled < self.len { pages(HEADROOM + filled) as u64 } else { footprint };
+        match needed.saturating_sub(self.charged) {
+            0 => 0,
+            more => more.max(STEP as u64).min(footprint - self.charged),
+        }
     }
 
     /// Returns the number of bytes of memory that the value takes now.

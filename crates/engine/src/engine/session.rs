@@ -270,8 +270,18 @@ impl Session {
     /// bytes once this function returns `Ready`. All bytes must be charged before the value is
     /// stored.
     pub fn grow_large(&self, large: &mut LargeValue, filled: usize) -> Outcome<()> {
+        self.lane_of_large(large).grow_large(large, filled)
+    }
+
+    /// Like [`Session::grow_large`], but does nothing if there is no room now: the call does not
+    /// wait, and the engine does not count it as refused. Returns true if the bytes may be filled.
+    pub fn try_grow_large(&self, large: &mut LargeValue, filled: usize) -> bool {
+        self.lane_of_large(large).try_grow_large(large, filled)
+    }
+
+    fn lane_of_large(&self, large: &LargeValue) -> &LaneSession {
         let lane = self.lanes.iter().find(|lane| large.is_charged_to(&lane.lane.budget));
-        lane.unwrap_or(&self.lanes[0]).grow_large(large, filled)
+        lane.unwrap_or(&self.lanes[0])
     }
 
     /// Returns the waker that the engine wakes when an unfinished call may be repeated.

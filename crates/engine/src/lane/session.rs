@@ -481,6 +481,15 @@ impl LaneSession {
         Outcome::Ready(())
     }
 
+    /// See [`Session::try_grow_large`](crate::Session::try_grow_large).
+    pub(crate) fn try_grow_large(&self, large: &mut LargeValue, filled: usize) -> bool {
+        let charged = large.try_charge(filled);
+        if charged {
+            self.found_space();
+        }
+        charged
+    }
+
     /// Makes the answer wait, in sync mode, until this record is durable, because the answer
     /// depends on the record.
     #[inline]

@@ -142,16 +142,17 @@ impl Body {
         Received::All
     }
 
-    /// Receives bytes of the value into its memory. Receives nothing if the value has no memory,
-    /// for example because it has lost its place. `grow` makes the first bytes of a large value
-    /// usable, given their number. Returns the number of bytes received.
+    /// Receives bytes of the value into its memory. Receives nothing if the value has no memory for
+    /// them: no byte of it has arrived yet, it has lost its place, or the budget has no room.
+    /// `grow` makes the first bytes of a large value usable, given their number. Returns the number
+    /// of bytes received.
     pub(super) fn receive(
         &mut self,
         incoming: &mut Incoming<'_>,
         grow: impl FnOnce(&mut LargeValue, usize) -> bool,
     ) -> usize {
         let (filled, most) = (self.filled, self.value_missing().min(Incoming::MAX));
-        let Some(arrival) = &mut self.arrival else { return 0 };
+        let Some(arrival) = self.arrival.as_mut().filter(|_| most > 0) else { return 0 };
         let received = arrival.with(|memory| match memory {
             Memory::None => 0,
             Memory::Buffer(buffer) => buffer.receive(incoming, most),

@@ -16,7 +16,7 @@ use crate::command::{Dialect, Executed, Execution};
 use crate::latency::{CommandClass, Timing};
 use crate::net::{Flow, Incoming, InputBuffer, OutputBuffer};
 use crate::waits::Waits;
-use larder_engine::{Key, Outcome};
+use larder_engine::{Key, LargeValue, Outcome};
 use larder_protocol::Parse;
 use std::sync::Arc;
 
@@ -173,10 +173,8 @@ impl Worker {
     /// value is then complete: the next call of the service does.
     pub(super) fn receive_value(&self, connection: &mut Connection, incoming: &mut Incoming<'_>) {
         let State::Body(body) = &mut connection.state else { return };
-        let received = body.receive(incoming, |large, filled| {
-            let grown = self.session.grow_large(large, filled);
-            matches!(grown, Outcome::Ready(()) | Outcome::AfterCommit((), _))
-        });
+        let grow = |large: &mut LargeValue, filled| self.session.try_grow_large(large, filled);
+        let received = body.receive(incoming, grow);
         connection.registered.called(self.session.now(), received, 0);
     }
 
@@ -218,7 +216,7 @@ impl Worker {
         match received {
             Received::All => {}
             Received::Part => {
-                if body.announced.value >= DIRECT_MIN && body.value_missing() > 0 {
+                if body.announced.value >= DIRECT_MIN {
                     input.expect_value();
                 }
                 return Step::Stop(Flow::Read);

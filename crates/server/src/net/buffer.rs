@@ -49,8 +49,8 @@ impl<'a> InputBuffer<'a> {
         self.postponed
     }
 
-    /// Tells the loop that the next bytes of the input belong to a long value, and that the service
-    /// can [receive](super::Service::receive) them into the value's memory.
+    /// Tells the loop that the next bytes of the input belong to the request of a long value, and
+    /// that the service may [receive](super::Service::receive) them into the value's memory.
     pub fn expect_value(&mut self) {
         self.expects_value = true;
     }

@@ -19,7 +19,8 @@ pub struct Incoming<'a> {
     received: Option<Receipt>,
 }
 
-/// The result of a receive that fills the memory of the service first, and that of the loop next.
+/// The result of a receive. If the service receives, it fills the memory of the service first, and
+/// that of the loop next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     pub(super) moved: Moved,
@@ -30,8 +31,8 @@ pub(crate) struct Receipt {
 }
 
 impl<'a> Incoming<'a> {
-    /// The largest number of bytes that the service can receive at once. Receiving so many bytes
-    /// takes about as long as receiving half of them and copying them.
+    /// The largest number of bytes that the service can receive at once. Receiving 64 KiB takes
+    /// about as long as receiving 32 KiB and copying them.
     pub const MAX: usize = 64 << 10;
 
     pub(crate) fn new(socket: &'a OwnedFd, rest: &'a mut [u8]) -> Self {

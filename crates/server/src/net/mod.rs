@@ -177,9 +177,9 @@ pub trait Service {
 
     /// Receives input of a connection into memory of the service. Called if the last call of
     /// [`process`](Self::process) has returned [`Flow::Read`] or [`Flow::Hold`], has consumed all
-    /// input, and [expects](InputBuffer::expect_value) bytes of a long value. If the service no
-    /// longer has memory for these bytes, it receives nothing, and the loop receives as usual. If
-    /// any bytes have arrived, the loop then calls [`process`](Self::process).
+    /// input, and [expects](InputBuffer::expect_value) bytes of a long value. If the service has no
+    /// memory for these bytes, it receives nothing, and the loop receives as usual. If any bytes
+    /// have arrived, the loop then calls [`process`](Self::process).
     fn receive(&mut self, _connection: &mut Self::Connection, _incoming: &mut Incoming<'_>) {}
 
     /// Returns true if a [parked](Flow::Park) connection must still wait. After a wake-up, the loop
