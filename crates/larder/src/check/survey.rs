@@ -603,8 +603,10 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
-            // Either the commit never completed, or the jumbo was being freed. In both cases a
-            // start treats the jumbo's segments as free.
+            // Pieces are missing. If at most as many metas of unused-looking segments are
+            // unreadable, those segments may hold the pieces, so this is damage. Otherwise the
+            // commit never completed, or the jumbo was being freed. A start then treats the jumbo's
+            // segments as free.
             JumboState::Incomplete => {
                 let is_there =
                     |&index: &u32| self.parts.contains_key(&(segment, header.generation, index));

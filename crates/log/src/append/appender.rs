@@ -18,18 +18,19 @@ use crate::sync::lock;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The largest chunk is 1/`CHUNKS_PER_SEGMENT` of a segment: 8 KiB of 2 MiB.
+/// A thread takes at most 1/`CHUNKS_PER_SEGMENT` of a segment at once: 8 KiB of 2 MiB. Its chunk
+/// grows by as much again if no other thread has appended behind it.
 const CHUNKS_PER_SEGMENT: usize = 256;
-/// The chunks of all threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment, because the
-/// unused rests of the chunks are lost when the segment is full.
+/// All threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment at once, because the unused
+/// rests of their chunks are lost when the segment is full.
 const ALL_CHUNKS_SHARE: usize = 16;
 /// A record goes to a chunk only if at least this many records of its size fit into a chunk. This
 /// limits waste: a chunk's rest that is too short for the next record is lost if another thread has
 /// appended behind the chunk.
 const RECORDS_PER_CHUNK: usize = 32;
-/// With a store, a chunk is at most 1/`SHARE_OF_APPENDED` of what the thread has appended since the
-/// last commit was closed. The next commit ends the chunk, and then half of it is unused on
-/// average.
+/// With a store, a thread takes at once at most 1/`SHARE_OF_APPENDED` of the bytes that it has
+/// appended since the last commit was closed. The next commit ends the chunk, and on average half
+/// of the bytes that were taken last are then unused.
 const SHARE_OF_APPENDED: u32 = 16;
 
 /// One thread's state for appending.

@@ -109,8 +109,8 @@ pub struct Superblock {
     pub renewed: bool,
     /// True if the store may hold records that change in place before a commit covers them.
     pub counters: bool,
-    /// The latest time at which the store is known to have been open, in Unix seconds of the
-    /// store's own time. After a start this time never continues from an earlier second.
+    /// The store's own time, in Unix seconds, at some moment while the store was open. A later
+    /// start continues from this time or from a later one.
     pub clock: u32,
     /// The id of the machine's boot in which the store was last opened; 0 if unknown.
     pub boot_id: u128,

@@ -299,8 +299,9 @@ impl<'a> DurableLog<'a> {
             match self.blocker(&self.ending(number)) {
                 None => self.release_ends_of(number),
                 Some(blocker) => {
-                    // The blocker also blocks every holder that was closed later, except itself. So
-                    // only the blocker's own tombstones may hide nothing any more.
+                    // The blocker also blocks every later holder, but no segment blocks itself. So
+                    // the blocker is the only other holder whose tombstones may hide nothing any
+                    // more.
                     let holds = self.store.entry(blocker).held_bytes.load(Ordering::Relaxed) > 0;
                     if holds && self.is_sealed(blocker) && !self.is_blocked(&self.ending(blocker)) {
                         self.release_ends_of(blocker);

@@ -198,7 +198,7 @@ pub struct UsageTable {
     pub(crate) gain_room: u64,
     /// Segments of each residency, sorted by their latest expiry.
     pub(super) expiring: [BTreeSet<(u32, SegmentNumber)>; 2],
-    /// Segments, sorted by their earliest expiry.
+    /// Segments, sorted by a time before which none of their records expires.
     pub(super) first_expiry: BTreeSet<(u32, SegmentNumber)>,
     /// Segments that are being emptied.
     pub(super) cleaning: BTreeSet<SegmentNumber>,

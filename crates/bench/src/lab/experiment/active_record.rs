@@ -1,4 +1,5 @@
-//! The experiment `counter` through ActiveRecord: a Ruby process is the client, as in the article.
+//! The experiment `counter` through ActiveRecord: a Ruby process is the client, as in the article
+//! of 2015.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The experiment of the article on caches and databases: are the two converging? It counts the
-//! items that fit into memory. It measures reads from memory and from disk, reads from disk mixed
+//! The experiment of the article of 2024: are caches and databases converging? It counts the items
+//! that fit into memory. It measures reads from memory and from disk, reads from disk mixed
 //! with writes, and overwrites.
 
 use std::path::Path;

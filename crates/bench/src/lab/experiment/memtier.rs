@@ -1,5 +1,5 @@
-//! Runs memtier_benchmark, the load generator of the article about persistence. If it is installed,
-//! the lab also measures with it the loads that its own generator has sent, to compare the two.
+//! Runs memtier_benchmark, the load generator of the article of 2021. If it is installed, the lab
+//! also measures with it the loads that its own generator has sent, to compare the two.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,10 @@
-//! The experiments: those that repeat four articles on caches, and related ones.
+//! The experiments. Most of them repeat the measurements of four articles, and the comments of this
+//! module name an article by its year:
+//!
+//! - 2015: "Cache Benchmark", on counters of rate limits in seven stores
+//! - 2019: "Caching beyond RAM: Riding the cliff", on memcached with values on flash
+//! - 2021: "Performance Test of ARCUS Data Persistence"
+//! - 2024: "Caches e Bancos de Dados: Convergindo ou Divergindo?", on memcached and ScyllaDB
 
 mod active_record;
 pub(crate) mod cliff;
