@@ -1,6 +1,6 @@
 //! The experiment of the article of 2015: how often per second can clients increment one counter
-//! and read its new value? The article used one Ruby thread per client. The case `blocking` uses one
-//! thread of the generator per client.
+//! and read its new value? The article used one Ruby thread per client. The case `blocking` uses
+//! one thread of the generator per client.
 
 use std::path::Path;
 
