@@ -14,6 +14,7 @@ use crate::record::Record;
 use crate::residency::copies::Copies;
 use crate::residency::segment_image::{Dropped, Image};
 use crate::segment::{Segment, State};
+use crate::store::death_lists::DeathLists;
 use crate::store::places::Places;
 use crate::store::{SegmentEntry, Store};
 use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -91,7 +92,7 @@ pub(crate) fn most_places(memory: u64) -> u32 {
 
 /// Returns the number of bytes that the table entries of one place take.
 pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
-    let entry = if with_store { size_of::<SegmentEntry>() } else { 0 };
+    let entry = if with_store { size_of::<SegmentEntry>() + DeathLists::BYTES } else { 0 };
     size_of::<Segment>() + entry + UsageTable::BYTES + size_of::<AtomicU8>()
 }
 

@@ -132,3 +132,8 @@ pub(crate) struct DeathLists {
     /// Number of segments that were opened since this start.
     pub(crate) opened_segments: AtomicU64,
 }
+
+impl DeathLists {
+    /// The most memory that a segment adds to the lists, in bytes: half-full nodes in two B-trees.
+    pub(crate) const BYTES: usize = 2 * 2 * size_of::<(u64, SegmentNumber)>();
+}
