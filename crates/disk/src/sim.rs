@@ -106,11 +106,13 @@ impl SimDevice {
         SimDevice { size, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Returns the device as a new machine finds it after a power loss now. It has all writes that
-    /// completed syncs covered. Of all other writes, `seed` decides for each sector whether it is
-    /// kept, lost or torn; a later write may be kept and an earlier one lost. The new device has no
-    /// faults, its counts begin at 0, and all its content is durable. This device is unchanged, so
-    /// a test can try many seeds on one state.
+    /// Returns the device as the machine finds it when it restarts after a power loss now. The new
+    /// device has all writes that completed syncs covered. For each other write, `seed` decides
+    /// whether it is kept, lost or torn; a later write may be kept and an earlier one lost. Of a
+    /// torn write, `seed` decides each sector separately. A growth without a sync may be lost too.
+    /// The new device has the same bad ranges, but no planned faults. Its counts begin at 0, and
+    /// all its content is durable. This device is unchanged, so a test can try many seeds on one
+    /// state.
     pub fn crash(&self, seed: u64) -> SimDevice {
         let mut random = Random::new(seed);
         let state = self.state();

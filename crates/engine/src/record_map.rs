@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A fast hash function for the keys of a [`RecordMap`]. These keys are numbers that Larder
-/// assigns, and not clients, so the function need not resist attacks.
+/// A fast hash function for the keys of a [`RecordMap`]. These keys are numbers. Larder assigns
+/// them, and clients cannot choose them. So the function need not resist attacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordHasher(u64);
 

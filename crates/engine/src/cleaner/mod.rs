@@ -237,9 +237,9 @@ impl Cleaner {
         gain as usize / lane.log.segment_size()
     }
 
-    /// Returns true if nothing must be freed. Otherwise asks all threads which records they have
-    /// made dead, and returns true once all have reported. Without these reports, the cleaner may
-    /// not know of segments that it could free at no cost.
+    /// Returns true if nothing must be freed. Otherwise asks all threads how many bytes they have
+    /// made dead in each segment, and returns true once all have reported. Without these reports,
+    /// the cleaner may not know of segments that it could free at no cost.
     fn have_reported(&mut self, lane: &Lane) -> bool {
         if !self.must_free(lane) {
             self.reported_by = None;
@@ -261,7 +261,7 @@ impl Cleaner {
     }
 
     /// Frees the segment or the frame that is cheapest to free. Evicts only if all threads have
-    /// `reported` which records they made dead.
+    /// `reported` how many bytes they made dead in each segment.
     fn step(&mut self, lane: &Lane, reported: bool) -> Step {
         let now = lane.now.load(Ordering::Relaxed);
         let undo_count = lane.undo_count();

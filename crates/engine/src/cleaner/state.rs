@@ -101,8 +101,8 @@ pub(crate) struct Cleaner {
     pub(super) unreadable_at: (UnixSeconds, SegmentNumber),
     /// The second in which the last sweep began.
     pub(super) swept: UnixSeconds,
-    /// While something must be freed: the epoch after which all threads have reported the records
-    /// that they had made dead.
+    /// While something must be freed: the epoch after which all threads have reported how many
+    /// bytes they had made dead in each segment.
     pub(super) reported_by: Option<u64>,
     /// How long a reservation of memory or places has existed although no call waits for it.
     pub(super) wanted_for: Duration,

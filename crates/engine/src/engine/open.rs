@@ -105,8 +105,9 @@ impl Engine {
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
         let engine = Self::of(&options, lanes, table);
         if table != opening {
-            // Writes the new table to all lanes. In the new table, new lanes may own partitions,
-            // and the partitions of lost lanes belong to the remaining lanes.
+            // Writes the new table to all lanes. It no longer marks lanes as joining, so a later
+            // start will miss a new lane that is absent. The partitions of lost lanes belong to
+            // other lanes.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)

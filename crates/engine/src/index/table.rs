@@ -369,7 +369,7 @@ impl Pages {
     }
 
     /// Splits each huge page with pages of `run` into small pages, before `run` is allocated or
-    /// freed. Gives those small pages that no table uses back to the system.
+    /// freed. Frees those small pages that no table uses, so that the system can use them.
     fn part(&self, state: &mut PagesState, run: &Range<usize>) {
         for (chunk, holes) in state.chunks.part(run) {
             self.discard_holes(state, chunk);
@@ -377,7 +377,7 @@ impl Pages {
         }
     }
 
-    /// Gives those pages of a chunk that no table uses back to the system.
+    /// Frees those pages of a chunk that no table uses, so that the system can use them.
     fn discard_holes(&self, state: &PagesState, chunk: usize) {
         let pages = chunks::pages(chunk);
         let others = [state.area.clone(), state.fresh..pages.end.max(state.fresh)];

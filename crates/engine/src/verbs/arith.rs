@@ -50,8 +50,8 @@ impl LaneSession {
         arith: &Arith,
     ) -> Result<Counted, NotWritten> {
         let text = old.record.value();
-        // As in memcached, this check comes first: an empty value is not a number, even if the cas
-        // id differs.
+        // As in memcached, this check comes first. The answer for an empty value is "not a number",
+        // even if the cas id differs.
         if text.is_empty() {
             return Ok(Counted::NonNumeric);
         }

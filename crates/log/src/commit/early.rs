@@ -38,9 +38,10 @@ impl DurableLog<'_> {
         let syncing = committer.syncing.unwrap_or(failed_syncs);
         if began != failed_syncs || syncing != failed_syncs {
             // A sync has failed since the first early write of the open commit, or since the first
-            // write of the commit being synced. The device may have lost writes of that commit, so
-            // the commit will fail: it does not trust its own sync. So no more early writes are
-            // made for the open commit.
+            // write of the commit being synced. In the first case, the device may have lost early
+            // writes, so the open commit will fail even if its own sync succeeds. In the second
+            // case, the commit being synced will fail. The open commit then fails too (sync mode),
+            // or repeats its early writes (async mode). So early writes are useless in both cases.
             early.failed = true;
             return Ok(None);
         }

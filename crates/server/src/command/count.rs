@@ -21,7 +21,8 @@ pub(super) fn count(
         Ok(seconds) => Expiry::at(x.session.now().saturating_add(seconds)),
         Err(_) => Expiry::at(UnixSeconds::MAX),
     };
-    // A client that sends a cas id expects an existing item, so a missing counter is not created.
+    // A client that sends a cas id expects an existing item, so the policy creates no counter for
+    // it. The request itself may still ask for a new counter (`arith.create`).
     let new = arith.compare.is_none().then_some(Create { initial: arith.delta, expiry });
     let create = arith.create.or(new);
     let counted = x.settle(x.session.arith(key, &Arith { create, ..arith }))?;

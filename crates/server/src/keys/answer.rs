@@ -41,8 +41,8 @@ fn of_header(reply: &[u8]) -> Option<KeyOutcome> {
 fn of_lines(reply: &[u8], key: &[u8]) -> Option<KeyOutcome> {
     let mut at = 0_usize;
     loop {
-        // If `reply` ends here, the key was not found. The line `END` may be absent, because the
-        // worker sends it later or because the request was quiet and gets no reply for a miss.
+        // If `reply` ends here, the key was not found. The last line of the reply may be absent:
+        // the worker sends the `END` of a text reply later, and a quiet meta request gets no `EN`.
         let Some(rest) = reply.get(at..).filter(|rest| !rest.is_empty()) else {
             return Some(KeyOutcome::Missing);
         };

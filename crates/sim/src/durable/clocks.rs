@@ -101,7 +101,8 @@ impl DurableWorld {
         Ok(())
     }
 
-    /// Notes that a commit of all lanes succeeded. It recorded the time.
+    /// Notes that a commit of all lanes succeeded. The time that the store has recorded is now at
+    /// most [`FORGOTTEN`] old.
     pub(super) fn note_commit(&mut self) {
         self.clocks.least = self.clocks.least.max(self.now - FORGOTTEN);
     }

@@ -138,8 +138,8 @@ impl Server {
         self.confine()
     }
 
-    /// Makes the memory control group, if the sandbox bounds the page cache and the machine allows
-    /// it. Adds a line to the settings that tells whether the page cache is bounded.
+    /// If the sandbox bounds the page cache, makes the memory control group, provided that the
+    /// machine allows it. A line in the settings then tells whether the page cache is bounded.
     fn make_confinement(&mut self) {
         let Some(page_cache) = self.sandbox.page_cache else { return };
         let name = self.sandbox.dir.file_name().unwrap_or_default().to_string_lossy().into_owned();

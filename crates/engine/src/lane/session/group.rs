@@ -66,8 +66,8 @@ pub(super) struct Group {
     unreported: Cell<u64>,
     /// The session's count of look-ups when it last requested a commit.
     lookups: u64,
-    /// True if the waker was registered in this turn: it is woken when a commit next changes its
-    /// state.
+    /// True if the waker was registered in this turn. The waker is woken at the next change of a
+    /// commit's state.
     listens: Cell<bool>,
     lingered: Lingered,
     polling: Polling,

@@ -109,8 +109,8 @@ impl LaneSession {
         }
     }
 
-    /// Deletes the item of a key that belongs to another lane, so that no start of this lane shows
-    /// the item again.
+    /// Deletes the item of a key that belongs to another lane, so that the item does not reappear
+    /// when this lane is started again.
     fn give_up(&self, key: &Key<'_>) -> Outcome<()> {
         self.update(key, |guard| {
             let mut found = None;
