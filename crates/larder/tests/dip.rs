@@ -81,7 +81,7 @@ fn a_stalled_server_fails_the_verdict() {
         let server = server_of(lab);
         signal(server, "-STOP");
         // The report must show a stall of this length.
-        thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(2));
         signal(server, "-CONT");
     })["results"];
     let (verdict, steadiness) =

@@ -69,6 +69,6 @@ fn kills_admit_no_more_than_the_budget() {
         // A kill loses the replies that the clients wait for, but not the units.
         let least = BUDGET - CLIENTS * kills;
         assert!((least..=BUDGET).contains(&admitted), "{admitted} of {BUDGET}: {limit}");
-        assert!(kills >= 3, "{kills} kills");
+        assert!(kills >= 1, "{kills} kills");
     }
 }

@@ -122,7 +122,8 @@ def exercise(label, options)
   check("#{label} gat of a missing key") { is(cache.gat('missing', 60), nil) }
   check("#{label} expiry") do
     cache.set('brief', 1, 1)
-    cache.set('touched', 1, 1) && cache.touch('touched', 100)
+    # The item may expire before it is touched.
+    cache.set('touched', 1, 1) until cache.touch('touched', 100)
     deadline = Time.now + 10
     sleep 0.05 while cache.get('brief') && Time.now < deadline
     is([cache.get('brief'), cache.get('touched')], [nil, 1])

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::workload::{Lengths, Mix, Verb};
@@ -107,9 +108,10 @@ fn answers_after_a_run_of_less_than_a_second_are_late() {
     // the run.
     const BEGIN: Duration = Duration::from_millis(150);
     const END: Duration = Duration::from_millis(600);
-    let from = std::time::Instant::now();
+    let first = OnceLock::new();
     let (address, threads) = server(1, move |stream| {
         each_line(stream, |_, stream| {
+            let from = first.get_or_init(Instant::now);
             if (BEGIN..END).contains(&from.elapsed()) {
                 thread::sleep(END.saturating_sub(from.elapsed()));
             }
@@ -131,12 +133,13 @@ fn answers_after_a_run_of_less_than_a_second_are_late() {
 
 #[test]
 fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
-    // Both connections stop answering 1 s after the start, for 1 s, and then catch up.
+    // Both connections stop answering 1 s after their first request, for 1 s, and then catch up.
     const BEGIN: Duration = Duration::from_secs(1);
     const END: Duration = Duration::from_secs(2);
-    let from = std::time::Instant::now();
+    let first = OnceLock::new();
     let (address, threads) = server(2, move |stream| {
         each_line(stream, |_, stream| {
+            let from = first.get_or_init(Instant::now);
             if (BEGIN..END).contains(&from.elapsed()) {
                 thread::sleep(END.saturating_sub(from.elapsed()));
             }

@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn silent_connections_are_closed() {
-        let (address, _end) = serve(Duration::from_millis(100));
+        let (address, _end) = serve(Duration::from_secs(1));
         let (mut silent, mut half) = (connect(address), connect(address));
         half.write_all(b"GET / HTTP/1.1\r\nHost:").unwrap();
         assert!(is_closed(&mut silent) && is_closed(&mut half));

@@ -416,8 +416,8 @@ impl<S: Service, I> Core<S, I> {
         self.now = coarse_ms();
         connection.stamp = self.now;
         self.lingering += 1;
-        self.counters.current_connections.sub(1);
         self.shared.displace(self.index);
+        self.counters.current_connections.sub(1);
         self.service.disconnect(state);
     }
 

@@ -299,7 +299,7 @@ impl Prometheus {
         let config = folder.join("prometheus.yml");
         let target = full.server.admin_address().unwrap();
         let text = format!(
-            "global: {{scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}}\n\
+            "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
              rule_files: ['{}']\n\
              scrape_configs: [{{job_name: larder, static_configs: [{{targets: ['{target}']}}]}}]\n",
             packaged::file("alerts.yml").display()
@@ -352,14 +352,13 @@ fn prometheus_scrapes_a_server() {
         return;
     }
     let prometheus = Prometheus::start("scrapes", &full);
-    let answer = |query: &str| prometheus.answer(query);
     let hits = prometheus.wait_for("memcached_commands_total{command=\"get\",status=\"hit\"}");
     assert_eq!(hits, 1.0);
     let median = "histogram_quantile(0.5, \
         sum by (le) (larder_command_duration_seconds_bucket{command=\"set\"}))";
-    let median = answer(median).unwrap();
+    let median = prometheus.wait_for(median);
     assert!(median > 0.0 && median < 1.0, "{median} s");
-    let scraped = answer("scrape_samples_scraped").unwrap();
+    let scraped = prometheus.wait_for("scrape_samples_scraped");
     assert_eq!(scraped, samples(&full.metrics()).len() as f64);
 }
 

@@ -93,7 +93,7 @@ fn all_descriptors_share_one_deadline() {
     let callee = Callee { running: Arc::clone(&server.running), calls };
     let rules = rules_of(&request(vec![login("a"); DESCRIPTORS])).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let end = Instant::now() + std::time::Duration::from_millis(50);
+    let end = Instant::now() + std::time::Duration::from_secs(2);
     let late = runtime.block_on(decide(rules, &callee, end)).unwrap_err();
     assert_eq!(late.into_parts().0, Status::Unavailable);
     assert_eq!(std::iter::from_fn(|| called.try_recv().ok()).count(), AT_ONCE);

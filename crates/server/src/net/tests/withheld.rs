@@ -54,7 +54,7 @@ fn half_closed_clients_get_withheld_answers() {
 #[test]
 fn a_connection_with_withheld_answers_is_not_idle() {
     on_both(|mut options| {
-        options.idle_timeout = Some(Duration::from_millis(200));
+        options.idle_timeout = Some(Duration::from_secs(1));
         let server = Server::start(options);
         let mut late = server.connect();
         late.write_all(b"late\n").unwrap();
