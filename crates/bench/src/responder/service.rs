@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use larder_server::net::{
-    ConnectionId, Flow, InputBuffer, MAX_INPUT_HELD, OutputBuffer, Peer, Service,
+    ConnectionId, Flow, Incoming, InputBuffer, MAX_INPUT_HELD, OutputBuffer, Peer, Service,
 };
 
 use super::reads::Reads;
@@ -194,6 +194,9 @@ impl Service for NullService {
     fn gives_up(&mut self, _connection: &mut ConnectionState) -> bool {
         false
     }
+
+    // The responder expects no values.
+    fn receive(&mut self, _connection: &mut ConnectionState, _incoming: &mut Incoming<'_>) {}
 
     fn connect(&mut self, _peer: Peer, id: ConnectionId) -> ConnectionState {
         ConnectionState { position: Position::default(), id }

@@ -180,7 +180,7 @@ pub trait Service {
     /// input, and [expects](InputBuffer::expect_value) bytes of a long value. If the service has no
     /// memory for these bytes, it receives nothing, and the loop receives as usual. If any bytes
     /// have arrived, the loop then calls [`process`](Self::process).
-    fn receive(&mut self, _connection: &mut Self::Connection, _incoming: &mut Incoming<'_>) {}
+    fn receive(&mut self, connection: &mut Self::Connection, incoming: &mut Incoming<'_>);
 
     /// Returns true if a [parked](Flow::Park) connection must still wait. After a wake-up, the loop
     /// then skips the call of [`process`](Self::process), because the connection would only park
