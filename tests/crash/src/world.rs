@@ -203,7 +203,7 @@ impl World {
 
     /// Returns the longest time until an acknowledged write is durable on a device that does not
     /// stall, in async mode.
-    fn lag(&self) -> Duration {
+    pub(crate) fn lag(&self) -> Duration {
         self.plan.sync_interval + ASYNC_SLACK
     }
 

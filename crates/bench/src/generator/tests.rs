@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::OnceLock;
+use std::ops::Range;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,21 @@ fn each_line(mut stream: TcpStream, mut answer: impl FnMut(&str, &mut TcpStream)
             }
         }
     }
+}
+
+/// Runs a server whose connections do not answer during `stall`, counted from the first request of
+/// each connection.
+fn stalling_server(connections: usize, stall: Range<Duration>) -> (Address, Vec<JoinHandle<()>>) {
+    server(connections, move |stream| {
+        let mut first = None;
+        each_line(stream, |_, stream| {
+            let since = first.get_or_insert_with(Instant::now).elapsed();
+            if stall.contains(&since) {
+                thread::sleep(stall.end - since);
+            }
+            stream.write_all(b"END\r\n").is_ok()
+        });
+    })
 }
 
 fn small_load(server: Address) -> Load {
@@ -106,18 +121,8 @@ fn show_a_stall(wire_times: bool) {
 fn answers_after_a_run_of_less_than_a_second_are_late() {
     // The connection stops answering in the middle of the run, and answers again after the end of
     // the run.
-    const BEGIN: Duration = Duration::from_millis(150);
-    const END: Duration = Duration::from_millis(600);
-    let first = OnceLock::new();
-    let (address, threads) = server(1, move |stream| {
-        each_line(stream, |_, stream| {
-            let from = first.get_or_init(Instant::now);
-            if (BEGIN..END).contains(&from.elapsed()) {
-                thread::sleep(END.saturating_sub(from.elapsed()));
-            }
-            stream.write_all(b"END\r\n").is_ok()
-        });
-    });
+    let stall = Duration::from_millis(150)..Duration::from_millis(600);
+    let (address, threads) = stalling_server(1, stall);
     let load = Load {
         connections: 1,
         pacing: Pacing::Constant(1000.0),
@@ -134,18 +139,8 @@ fn answers_after_a_run_of_less_than_a_second_are_late() {
 #[test]
 fn the_seconds_add_up_and_a_stall_is_missing_in_its_own() {
     // Both connections stop answering 1 s after their first request, for 1 s, and then catch up.
-    const BEGIN: Duration = Duration::from_secs(1);
-    const END: Duration = Duration::from_secs(2);
-    let first = OnceLock::new();
-    let (address, threads) = server(2, move |stream| {
-        each_line(stream, |_, stream| {
-            let from = first.get_or_init(Instant::now);
-            if (BEGIN..END).contains(&from.elapsed()) {
-                thread::sleep(END.saturating_sub(from.elapsed()));
-            }
-            stream.write_all(b"END\r\n").is_ok()
-        });
-    });
+    let stall = Duration::from_secs(1)..Duration::from_secs(2);
+    let (address, threads) = stalling_server(2, stall);
     let load = Load {
         threads: 2,
         pacing: Pacing::Constant(1000.0),

@@ -220,7 +220,7 @@ pub(super) fn hung_disk(setup: &Setup) -> Result<(), Failure> {
         acknowledged = begun.elapsed();
         number += 1;
     }
-    let bound = setup.plan.sync_interval + Duration::from_secs(1);
+    let bound = world.lag();
     if acknowledged > bound || number == 0 {
         let text = format!("{number} sets were acknowledged for {acknowledged:?}, bound {bound:?}");
         return Err(wrong(text));
