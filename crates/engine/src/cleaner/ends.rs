@@ -60,10 +60,11 @@ impl Cleaner {
         }
         let mut failed = 0;
         for number in blocked {
-            // A simulation breaks the rule `MapWhenDurable` to check that it detects a map that is
-            // written too early. While the rule is broken, ends do not move, so that many maps are
-            // written.
+            // A simulation breaks rules about dead maps to check that it detects maps that are
+            // written too early. While such a rule is broken, ends do not move, so that many maps
+            // are written.
             let affordable = !Rule::MapWhenDurable.is_broken()
+                && !Rule::MapsWaitForOlder.is_broken()
                 && self.maps_cost_more_than(lane, self.ends.moved + lane.log.end_bytes(number));
             let moves = !stuck && affordable;
             if !moves || !self.move_ends_of(lane, number) {
