@@ -1,4 +1,4 @@
-//! The log: fixed-size segments of records in RAM frames.
+//! The log: segments of records, in RAM frames and, with a store, on a device.
 //!
 //! This crate knows records, segments, streams and addresses; it does not know what a key means. A
 //! record is appended to the open segment of a stream. Afterwards it does not change, unless the

@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub struct Config {
     /// Bytes of a segment: a power of two, at most 8 MiB.
     pub segment_size: usize,
-    /// The largest number of bytes that frames may ever take.
+    /// The largest number of bytes that frames may ever take. Less than 8 segments count as 8.
     pub max_frame_bytes: u64,
     /// True if nothing is evicted. A full store must then still accept deletes and updates.
     pub keeps_all: bool,
@@ -90,7 +90,7 @@ pub(crate) fn most_places(memory: u64) -> u32 {
     (memory / MEMORY_SHARE / bytes_per_segment(true) as u64).min(MAX_SEGMENT.into()) as u32
 }
 
-/// Returns the number of bytes that the table entries of one place take.
+/// Returns the number of bytes that the table entries of one segment take.
 pub(crate) fn bytes_per_segment(with_store: bool) -> usize {
     let entry = if with_store { size_of::<SegmentEntry>() + DeathLists::BYTES } else { 0 };
     size_of::<Segment>() + entry + UsageTable::BYTES + size_of::<AtomicU8>()
@@ -288,8 +288,9 @@ impl Log {
         self.pins.are_in(self.segment(number).frame())
     }
 
-    /// Pins the value of the record at `address`, from the value's byte `from` on: it stays
-    /// readable even after the record is dead or its frame is dropped.
+    /// Pins the value of the record at `address`, from the value's byte `from` on. These bytes stay
+    /// readable even after the record is dead or its frame is dropped, unless the pin is
+    /// [given up](Pin).
     ///
     /// # Safety
     /// The same as for [`Log::record`], for the given record.

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  0..6   seq         48 bits, little-endian: the version of the key
-//!  6      key length  1..=250
+//!  6      key length  1..=250; 0 in fillers and commit records
 //!  7..10  value length, 24 bits; 0xFFFFFF: a jumbo, whose length is kept with its segment
 //! 10      kind (bits 0-1 and 7), has cas (2), has expiry (3), has flags (4), stale (5),
 //!            inherits reads (6)
-//! 11..15  checksum    0 until the record's segment goes to a device
+//! 11..15  checksum    0 in a log without a store
 //! 15..    cas (8) expiry (4) client flags (4), each only if its bit is set
 //!  ..     key, value, padding to a multiple of 8
 //! ```
@@ -14,7 +14,7 @@
 //! A record is complete before its address is published. Afterwards only [counters](Kind::Counter)
 //! and [limiters](Kind::Limiter) change: their version, their checksum and their value. A thread
 //! changes them under the lock of the index stripe, and only until a commit covers the record.
-//! Readers without the lock do not read these three fields of counters and limiters.
+//! Before that, readers without the lock do not read these three fields.
 
 use crate::sync;
 use std::marker::PhantomData;

@@ -134,7 +134,7 @@ impl Segment {
     }
 
     /// Begins a new generation. [`Segment::open`] does this, too. The places of a jumbo after its
-    /// first are not opened, so for them it is the only preparation.
+    /// first are not opened, so this call is their only preparation.
     pub(crate) fn begin_generation(&self) {
         self.set_generation(self.generation().wrapping_add(1));
     }

@@ -24,9 +24,9 @@ const CHUNKS_PER_SEGMENT: usize = 256;
 /// All threads together take at most 1/`ALL_CHUNKS_SHARE` of a segment at once, because the unused
 /// rests of their chunks are lost when the segment is full.
 const ALL_CHUNKS_SHARE: usize = 16;
-/// A record goes to a chunk only if at least this many records of its size fit into a chunk. This
-/// limits waste: a chunk's rest that is too short for the next record is lost if another thread has
-/// appended behind the chunk.
+/// A thread takes or extends a chunk for a record only if at least this many records of its size
+/// fit into a chunk. This limits waste: a chunk's rest that is too short for the next record is
+/// lost if another thread has appended behind the chunk.
 const RECORDS_PER_CHUNK: usize = 32;
 /// With a store, a thread takes at once at most 1/`SHARE_OF_APPENDED` of the bytes that it has
 /// appended since the last commit was closed. The next commit ends the chunk, and on average half
@@ -170,8 +170,10 @@ impl Log {
         self.count_dead(&appender.tally, number, bytes);
     }
 
-    /// Reports the bytes that the thread made dead, if the cleaner has asked for them. Returns true
-    /// if there were any. The thread must call this before each of its quiescent points.
+    /// Without a store, writes a filler into the rest of the chunk if the chunk was used. Then
+    /// reports the bytes that the thread made dead, if [`Log::want_counts`] has asked for them.
+    /// Returns true if it has reported any. The thread must call this before each of its quiescent
+    /// points.
     #[inline]
     pub fn before_quiescent(&self, appender: &Appender) -> bool {
         self.fill_used_chunk(appender);
@@ -370,7 +372,7 @@ mod tests {
         reserved.address
     }
 
-    /// Three threads append in turn, with and without chunks. A segment must be a run of records
+    /// Three appenders take turns, with and without chunks. A segment must be a run of records
     /// without gaps, and everything in it except the appended records must count as dead.
     #[test]
     fn chunks_leave_no_gaps_and_their_rests_count_as_dead() {

@@ -5,7 +5,8 @@
 //! rest of each of its chunks has become a filler. Without a store, the thread that used the chunk
 //! writes this filler before its next quiescent point. No other thread walks the segment before
 //! that point. With a store, a chunk ends with the commit that covers it. While a commit is being
-//! [closed](Closings), no append to a chunk begins, and the committer writes the fillers.
+//! [closed](Closings), no append to a chunk begins. Afterwards the committer writes the fillers
+//! that are still missing. A thread that takes another chunk writes the filler of its last one.
 //!
 //! Invariant: once a record lies behind a commit's trailer, no later record is put in front of that
 //! trailer.
@@ -15,7 +16,8 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, lock};
 
 /// Counts the beginning and the end of every closing of a commit. So the count is odd while a
-/// commit is being closed. All appending threads read the count.
+/// commit is being closed. An early write counts like a closing. All appending threads read the
+/// count.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Closings(pub(super) AtomicU64);

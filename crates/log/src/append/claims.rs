@@ -33,9 +33,9 @@ fn spared(places: usize, keeps_all: bool, reclaimable: usize) -> [usize; Claim::
 }
 
 impl Log {
-    /// Takes a free number for a segment of a stream. Returns `None` if the free numbers are
-    /// reserved for more urgent claims. Also returns the least urgent claim that may append to the
-    /// segment.
+    /// Takes a free number for a segment of a stream. Returns `None` if there is none, or if the
+    /// free numbers are reserved for more urgent claims. Also returns the least urgent claim that
+    /// may append to the segment.
     pub(super) fn take_number(
         &self,
         stream: Stream,

@@ -66,7 +66,8 @@ impl Log {
         self.wanted_places.load(Ordering::Relaxed) as usize
     }
 
-    /// Clears the number of wanted places, because no jumbo waits any more.
+    /// Clears the number of wanted places, because a jumbo no longer waits. Other jumbos that still
+    /// wait set it again when they next try to claim places.
     pub fn unwant_places(&self) {
         self.wanted_places.store(0, Ordering::Relaxed);
     }

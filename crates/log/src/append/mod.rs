@@ -168,7 +168,8 @@ impl Log {
     }
 
     /// Returns true if this record is the first of its segment. Its append then took a frame, so
-    /// the cleaner may have to make room.
+    /// the cleaner may have to make room. Without a store, also returns true for records that begin
+    /// at most `HEADER_BYTES` behind the first.
     #[inline]
     pub fn begins_segment(&self, address: Address) -> bool {
         address.offset() <= HEADER_BYTES

@@ -8,9 +8,11 @@ use crate::sync::atomic::{AtomicU8, AtomicU32};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stream {
-    /// New writes: S3-FIFO's probation queue.
+    /// New writes: S3-FIFO's probation queue. Records that the cleaner moves during their probation
+    /// stay in this stream.
     Hot = 0,
-    /// Records that the cleaner kept: S3-FIFO's main queue.
+    /// Records that the cleaner kept, and new items whose keys were recently evicted: S3-FIFO's
+    /// main queue.
     Survivors = 1,
 }
 
@@ -59,8 +61,9 @@ pub struct Sealed {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Open {
-    /// The open segment; 0 while there is none, before the first append and after
-    /// [`Log::seal`](crate::Log::seal).
+    /// The open segment; 0 while there is none: before the first append, and after
+    /// [`Log::seal`](crate::Log::seal) or
+    /// [`DurableLog::close_and_leave`](crate::DurableLog::close_and_leave).
     pub(crate) segment: AtomicU32,
     /// The least urgent [claim](Claim) that may append to the segment. The holder of `roll` writes
     /// this field before `segment`.

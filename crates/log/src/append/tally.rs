@@ -2,11 +2,12 @@
 //! count the old version's bytes at once for each item that it overwrites. Threads would then
 //! contend for the cache lines of the segments' counts.
 //!
-//! A thread reports its tally when the cleaner [asks](Log::want_counts), and before it sleeps. The
-//! tally is an array of entries, and each entry holds the count of one segment. In a large log,
-//! several segments share an entry. If the entry holds another segment's count, the thread reports
-//! that count first. Until a count is reported, its segment seems to hold more live bytes than it
-//! does. That is safe: only a segment without live bytes is freed without examining its records.
+//! A thread reports its tally when the cleaner or the statistics [ask](Log::want_counts) for it,
+//! and before the thread sleeps. The tally is an array of entries, and each entry holds the count
+//! of one segment. In a large log, several segments share an entry. If the entry holds another
+//! segment's count, the thread reports that count first. Until a count is reported, its segment
+//! seems to hold more live bytes than it does. That is safe: only a segment without live bytes is
+//! freed without examining its records.
 
 use crate::address::SegmentNumber;
 use crate::log::Log;
@@ -81,7 +82,7 @@ impl Log {
         self.epochs.advance()
     }
 
-    /// Returns true if the cleaner has asked for tallies since `tally` was last reported.
+    /// Returns true if tallies were asked for since `tally` was last reported.
     #[inline]
     pub(crate) fn wants_counts_of(&self, tally: &Tally) -> bool {
         self.counts_wanted.load(Ordering::Acquire) != tally.told.get()

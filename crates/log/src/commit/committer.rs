@@ -64,8 +64,8 @@ impl Tails {
         free.expect("there are more places than are needed at once")
     }
 
-    /// After a failed commit: makes the places of all tails free that were written after the
-    /// durable tail. The commit's records are undone or written again.
+    /// After a failed commit: frees the places of all tails that were written after the durable
+    /// tail. The commit's records are undone or written again.
     pub(super) fn forget(&mut self) {
         (self.syncing, self.last) = (self.durable, self.durable);
     }
@@ -160,8 +160,8 @@ pub struct Committer {
     pub(crate) cuts: Vec<Cut>,
     /// Summaries of durable segments, to be written with the next commit.
     pub(crate) summaries: Vec<Staged>,
-    /// In async mode: parts of failed commits, in sealed segments. Their records were acknowledged
-    /// already, so the next commit writes these parts again.
+    /// Except in sync mode: parts of failed commits, in sealed segments. Their records were
+    /// acknowledged already, so the next commit writes these parts again.
     pub(super) again: Vec<SegmentPart>,
     /// What was written early for the open commit.
     pub(super) early: Early,

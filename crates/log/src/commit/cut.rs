@@ -68,7 +68,8 @@ impl DurableLog<'_> {
         }
     }
 
-    /// Writes each cut segment's last block, and a meta that says where the segment ends.
+    /// Writes each cut segment's last block, and a meta that says where the segment ends. A cut
+    /// jumbo has no durable bytes, so its meta says that the place holds no segment.
     pub(crate) fn write_cuts(self, committer: &Committer, written: &mut Written) -> io::Result<()> {
         for cut in &committer.cuts {
             let segment = self.segment(cut.segment);

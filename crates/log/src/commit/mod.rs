@@ -6,11 +6,12 @@
 //! fixed pause between them: under load, each commit takes the records that arrive during one sync.
 //!
 //! Invariants: one thread at a time commits. A commit is closed only after the previous one has
-//! settled. So a commit found on a device proves that all earlier commits were durable. There are
-//! two exceptions, which the trailers mark: the previous commit has failed, or an early write (see
-//! `early`) has written the trailer while the previous commit was being synced. In a segment's
-//! place, every block is written once. An incomplete last block goes to one of several tail places,
-//! so no write ever touches bytes that an earlier commit made durable.
+//! settled, unless both are [given up](DurableLog::fail_commits). So a commit found on a device
+//! proves that all earlier commits were durable. There are two exceptions, which the trailers mark:
+//! the previous commit has failed, or an early write (see `early`) has written the trailer while
+//! the previous commit was being synced. In a segment's place, every block is written once, unless
+//! a write or a sync fails. An incomplete last block goes to one of several tail places, so no
+//! write ever touches bytes that an earlier commit made durable.
 
 pub(crate) mod committer;
 mod cut;
@@ -213,11 +214,12 @@ impl DurableLog<'_> {
         self.store.commits.settle(closed.number);
     }
 
-    /// In async mode: moves the records of a failed commit, which were acknowledged already, to the
-    /// open commit. The open commit will write them from memory, and repeat its own early writes.
-    /// The trailers of the failed commit and of these early writes become fillers. Otherwise, a
-    /// later commit found behind such a trailer would prove that the failed commit was durable. The
-    /// commit still counts as failed for threads that wait for it.
+    /// Except in sync mode: moves the records of a failed commit, which were acknowledged already,
+    /// to the open commit. The open commit writes them from memory, and repeats its own early
+    /// writes. The trailers of the failed commit and of these early writes become fillers, or the
+    /// open commit rewrites them. Otherwise, a later commit found behind such a trailer would prove
+    /// that the failed commit was durable. The failed commit still counts as failed for threads
+    /// that wait for it.
     pub fn retry_commit(self, committer: &mut Committer, closed: Closed) {
         committer.forget_writes();
         committer.stale_tails = true;

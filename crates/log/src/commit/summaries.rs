@@ -2,8 +2,8 @@
 //! when the segment is sealed, and written once the segment is durable.
 //!
 //! A summary is worth its space only if it is much shorter than the segment that recovery would
-//! read otherwise. So a summary may take at most a sixteenth of its segment. Segments of small
-//! records have no summary, and recovery reads them whole.
+//! read otherwise. So a segment leaves at most a sixteenth of its bytes for its summary. Full
+//! segments of small records have no summary, and recovery reads them whole.
 
 use crate::append::Stream;
 use crate::commit::committer::Staged;
@@ -15,7 +15,7 @@ use crate::log::{DurableLog, Log};
 use crate::segment::State;
 use std::sync::atomic::Ordering;
 
-/// A summary takes at most 1/`SHARE` of its segment.
+/// A new segment leaves at most 1/`SHARE` of its bytes for its summary.
 const SHARE: usize = 16;
 
 impl Log {

@@ -38,10 +38,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns true if `store` differs from this store's id in few bits. `store` is the id in a
-    /// structure with a wrong checksum. If this function returns true, the structure is damaged.
-    /// Otherwise it is a remainder of another store: the ids of two stores are random and differ in
-    /// 32 bits on average.
+    /// Returns true if `store`, the id in a structure, differs from this store's id in few bits. If
+    /// the checksum of such a structure is wrong, the structure is damaged. A structure with any
+    /// other id is a remainder of another store: the ids of two stores are random and differ in 32
+    /// bits on average.
     pub(super) fn nearly(&self, store: u64) -> bool {
         (store ^ self.store).count_ones() <= 8
     }

@@ -1,7 +1,7 @@
-//! The time of a store. Invariant: this time never goes back. If the server restarts without a
-//! reboot of the machine, the time continues exactly, even if the wall clock is changed. For this,
-//! the superblock has the id of the boot, and the difference between the store's time and the time
-//! since that boot.
+//! The time of a store. Invariant: a start never continues from an earlier time than the field
+//! `clock` of any lane's superblock. If the server restarts without a reboot of the machine, the
+//! time continues exactly, even if the wall clock is changed. For this, the superblock has the id
+//! of the boot, and the difference between the store's time and the time since that boot.
 
 use super::Superblock;
 

@@ -54,13 +54,14 @@ impl Content {
         }
     }
 
-    /// Returns true if a start may open or create a store on this device, or use the device as the
-    /// fast one of two.
+    /// Returns true if the device holds nothing, or a store (even an unusable one). Then it may be
+    /// the only or the fast device of a lane.
     pub fn is_store(&self) -> bool {
         matches!(self, Content::Nothing | Content::Store(_) | Content::UnusableStore(_))
     }
 
-    /// Returns true if a start may use this device as a lower device.
+    /// Returns true if the device holds nothing, or a label (even an unusable one). Then it may be
+    /// the lower device of a lane.
     pub fn is_lower(&self) -> bool {
         matches!(self, Content::Nothing | Content::Lower(_) | Content::UnusableLower(_))
     }

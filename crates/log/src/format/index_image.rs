@@ -108,7 +108,7 @@ pub struct ImageRow {
     pub jumbo: bool,
     /// True if the segment had a frame.
     pub resident: bool,
-    /// True if a part of the place cannot be read.
+    /// True if a part of the place, or a copy of its meta, cannot be read.
     pub bad: bool,
     /// The number of the commit that was open when the segment was opened. So no earlier commit has
     /// records in the segment.

@@ -23,8 +23,8 @@ pub fn parts(record: usize, segment_size: u32) -> u32 {
     image_bytes(record).div_ceil(segment_size as usize) as u32
 }
 
-/// A jumbo as seen in its first block: header and head are intact, value and trailer are not yet
-/// read.
+/// A jumbo as seen in its first block. Its header is intact. The record's head is parsed but not
+/// verified: [`Jumbo::trailer`] and [`Jumbo::has_value`] verify it.
 #[derive(Clone, Copy, Debug)]
 pub struct Jumbo<'a> {
     /// The jumbo's header.

@@ -17,13 +17,13 @@ const HAS_MAP: u8 = 1;
 pub enum Use {
     /// Free: recovery ignores the records of all generations up to the meta's generation.
     Free,
-    /// Never used again, because a part of its place cannot be read. Recovery ignores the records
-    /// of every generation.
+    /// Never used again, because a part of its place, or a copy of its meta, cannot be read.
+    /// Recovery ignores the records of every generation.
     Retired,
     /// A segment.
     InUse {
         /// Offset at which the segment ends. Recovery ignores the bytes behind it. 0 if the segment
-        /// ends at the trailer that seals it.
+        /// is still open, or ends at the trailer that seals it.
         end: u32,
     },
     /// A piece of a jumbo.

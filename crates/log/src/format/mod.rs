@@ -2,8 +2,8 @@
 //!
 //! The functions of this module convert bytes to values and back. None of them reads or writes a
 //! device. Bytes from a device may be damaged in any way. Even then, no function panics, reads out
-//! of bounds, or allocates memory for lengths that they claim. A structure is trusted only if its
-//! checksum shows that this store wrote it for this segment in this generation.
+//! of bounds, or allocates memory for lengths that these bytes claim. A structure of a segment is
+//! trusted only if its checksum shows that this store wrote it for this segment and generation.
 
 pub mod accepted;
 mod bytes;

@@ -106,9 +106,10 @@ pub struct Scanned {
     pub damage: Damage,
     /// How the segment ends.
     pub ending: Ending,
-    /// The number of the torn commit, and the offset at which it would end, if its trailer can be
-    /// recognised. A trailer in another segment may prove that this commit was durable. The caller
-    /// then scans this segment again, and the commit counts as damaged.
+    /// The number of the first torn commit whose trailer can be recognised, and the offset at which
+    /// that trailer ends; `None` without one. A trailer in another segment may prove that this
+    /// commit was durable. The caller then scans this segment again, and the commit counts as
+    /// damaged.
     pub torn: Option<(u64, u32)>,
 }
 

@@ -103,10 +103,11 @@ pub struct JumboSize {
 /// Why there is no segment in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSegment {
-    /// The place has no header of this store with the place's number. It was never used, or it is a
-    /// place of a jumbo, but not the jumbo's first one.
+    /// The place has no header of this store with the place's number. For example, it was never
+    /// used, or it is a place of a jumbo after the first. A normal segment where a jumbo was asked
+    /// for is absent, too.
     Absent,
-    /// The place has a header of this store with the place's number, but the header is damaged.
+    /// The place has a damaged header of this store, or a damaged jumbo.
     Damaged,
     /// The place holds a jumbo, but a normal segment was asked for.
     Jumbo,
@@ -180,7 +181,8 @@ pub struct DurableEnd {
 pub struct Trailer {
     /// The segment's generation.
     pub generation: u32,
-    /// Bytes covered: from the previous trailer's end, or offset 0, up to this trailer.
+    /// Number of bytes from the previous trailer's end, or offset 0, up to this trailer. The
+    /// trailer covers these bytes, except the value of a jumbo.
     pub length: u32,
     /// The commit's number.
     pub commit: u64,

@@ -1,8 +1,8 @@
 //! The superblock: identity and state of a store.
 //!
 //! A superblock has two copies, which are written alternately. So a torn write leaves the other
-//! copy whole. A start uses only the newest whole copy. If it does not know that copy's version or
-//! features, it fails, and does not fall back to the older copy.
+//! copy whole. A start uses only the newest whole copy. If the program does not know that copy's
+//! version or incompatible features, the start fails. It does not fall back to the older copy.
 
 use super::BLOCK;
 use super::accepted::{ACCEPTED_BYTES, Accepted};

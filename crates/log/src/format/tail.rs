@@ -106,7 +106,7 @@ impl Tail {
 ///
 /// # Errors
 /// [`NoSegment::Damaged`] if the block is unreadable or damaged and the tails do not replace it. A
-/// tail whose generation is over replaces nothing: the lost header may be that of a later one.
+/// tail whose generation is over replaces nothing: the lost header may be of a later generation.
 pub fn header_under_tails(
     tails: &[(Tail, Vec<u8>)],
     block: &mut [u8],

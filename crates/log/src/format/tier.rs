@@ -44,7 +44,7 @@ pub struct Label {
 pub enum LabelError {
     /// The device is empty.
     Empty,
-    /// The device holds something that does not belong to a store.
+    /// The device holds something other than a label, for example a superblock.
     NotALabel,
     /// The label has this version, which this program does not know.
     UnknownVersion(u32),

@@ -39,7 +39,7 @@ pub struct Buffers {
     held: AtomicU64,
     /// Received bytes of values that have not arrived completely.
     arriving: AtomicU64,
-    /// Bytes of values that are still being sent although their items are gone.
+    /// Bytes of memory that [pins](crate::Pin) own: copies of values, and mappings of jumbos.
     pinned: AtomicU64,
     limits: AtomicU64,
     /// The sum, over all budgets, of the bytes that cannot be freed.
@@ -230,8 +230,8 @@ impl Budget {
         self.grants() && self.charge_within(bytes, room)
     }
 
-    /// Charges `bytes` for a thread that waited for them, if they fit now. If so, also does what
-    /// [`Budget::unwant`] does.
+    /// Charges `bytes` if they fit now, even into those that a thread [waits](Budget::want) for. If
+    /// they fit, also does what [`Budget::unwant`] does.
     pub fn try_charge_wanted(&self, bytes: u64) -> bool {
         let room = self.limit().saturating_sub(self.kept_for_frames());
         let charged = self.grants() && self.charge_within(bytes, room);
@@ -248,8 +248,9 @@ impl Budget {
             .is_ok()
     }
 
-    /// Registers that a thread waits for memory for a large value, of this many bytes. Frames must
-    /// be dropped until the bytes fit. If several threads wait, the largest number counts.
+    /// Registers that a thread waits for this many bytes, for a large value or a table of the
+    /// index. The cleaner must free memory until the bytes fit. If several threads wait, the
+    /// largest number counts.
     pub fn want(&self, bytes: u64) {
         self.wanted.fetch_max(bytes, Relaxed);
     }
@@ -329,9 +330,9 @@ impl Budget {
         self.part_here(self.connections_limit() / PINNED_PART, limits)
     }
 
-    /// Charges a value that is still being sent although its item is gone. The caller must keep to
-    /// [the limit](Budget::pinned_limit). A value that alone exceeds the limit is allowed if no
-    /// other value is pinned.
+    /// Charges memory that a [pin](crate::Pin) owns. The caller must keep to
+    /// [the limit](Budget::pinned_limit). A value that alone exceeds the limit is allowed if pins
+    /// own no other memory.
     pub fn charge_pinned(&self, bytes: u64) {
         self.buffers.pinned.fetch_add(bytes, Relaxed);
     }

@@ -60,7 +60,7 @@ impl Epochs {
     }
 
     /// Returns true if every participant has passed a quiescent point since `advance` returned
-    /// `epoch`.
+    /// `epoch`, or is asleep.
     pub fn passed(&self, epoch: u64) -> bool {
         self.horizon() >= epoch || Rule::QuiescentReuse.is_broken()
     }

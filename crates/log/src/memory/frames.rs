@@ -1,5 +1,5 @@
 //! The frames: equal pieces of one reserved region. A frame is charged to the budget from the
-//! moment it is first taken until it is returned to the operating system.
+//! moment it is taken or prepared until it is returned to the operating system.
 
 use crate::memory::mapping::HUGE_PAGE;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -19,7 +19,7 @@ struct Pool {
     ready: Vec<u32>,
     /// Frames that were returned to the operating system.
     absent: Vec<u32>,
-    /// Frames below this number have been taken at least once.
+    /// Frames from this number on were never taken or prepared.
     fresh: u32,
     /// Number of frames in use.
     used: u32,

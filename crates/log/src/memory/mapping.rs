@@ -252,17 +252,16 @@ impl Mapping {
         Mapping { base: unsafe { NonNull::new_unchecked(base) }, bytes }
     }
 
-    /// Rebuilds the mapping of a jumbo, which [`Log::adopt_jumbo`](crate::Log::adopt_jumbo) has
-    /// turned into raw parts. `bytes` is the mapping's length, and `frame` is the address of the
-    /// jumbo's record in it.
+    /// Rebuilds the mapping of a jumbo from the raw parts that the jumbo's segment stores. `bytes`
+    /// is the mapping's length, and `frame` is the address of the jumbo's record in it.
     ///
     /// # Safety
-    /// `frame` must be the address that `adopt_jumbo` stored. No thread may still read the mapping.
-    /// This function must be called only once for it.
+    /// The parts must be those of a jumbo's segment. No thread may still read the mapping, except
+    /// through pins that take it over. This function must be called only once for each mapping.
     pub(crate) unsafe fn of_jumbo(frame: *mut u8, bytes: usize) -> Self {
         let base = frame.wrapping_sub(frame as usize % PAGE);
         // SAFETY: the record begins in the mapping's first page, so this is the base that
-        // `into_raw` returned. It is taken back once, when its segment is freed.
+        // `into_raw` returned. By the caller's promise, it is taken back once.
         unsafe { Mapping::from_raw(base, bytes) }
     }
 }

@@ -7,8 +7,8 @@
 //! A hidden version has *died*: it left the index because of a successor in some commit. So for
 //! each segment, the log notes a commit number: the earliest commit in which a record of the
 //! segment may have died without a mark in its durable dead map. This number decides whether the
-//! segment *blocks* a segment S with ends. It does if its number is not greater than the last
-//! commit of S, unless it was opened after S was closed. S can be freed once no segment blocks it.
+//! segment *blocks* a segment S with ends: it blocks S if the number is not greater than the last
+//! commit of S, unless it was opened after S was closed. S can be freed once no segment blocks S.
 //!
 //! None of this reads a segment, and a segment in which nothing dies costs nothing.
 //!
@@ -103,7 +103,8 @@ impl<'a> DurableLog<'a> {
         self.restore_deaths(number, opened.max(self.store.cover(number) + 1));
     }
 
-    /// Restores what [`DurableLog::earliest_death`] returned for the segment before the restart.
+    /// Sets the earliest unmarked death of a recovered segment, as defined at
+    /// [`DurableLog::earliest_death`].
     pub(crate) fn restore_deaths(self, number: SegmentNumber, earliest: u64) {
         let mut unmarked = lock(&self.store.deaths.unmarked);
         self.store.entry(number).deaths.noted.store(earliest, Ordering::Release);

@@ -77,12 +77,12 @@ impl Log {
     /// once every thread has passed a quiescent point. `ends` are the offsets of the records that
     /// were removed without a newer version.
     ///
-    /// `undo_count` is from `CommitMarks::undo_count`. With a store, the caller must read it first.
-    /// Only then may it determine whether all records are gone, and which of them are ends.
+    /// `undo_count` is from `CommitMarks::undo_count`. With a store, the caller must read this
+    /// count before it determines whether all records are gone, and which of them are ends.
     ///
     /// # Errors
-    /// If changes were undone since `undo_count` was read, the index may lead to the segment again.
-    /// Then this function changes nothing and returns `ends`.
+    /// If changes were undone since `undo_count` was read, or are just being undone, the index may
+    /// lead to the segment again. Then this function changes nothing and returns `ends`.
     pub fn quarantine(
         &self,
         number: SegmentNumber,
@@ -141,9 +141,9 @@ impl Log {
         self.evicting.load(Ordering::Acquire) > 0 || self.keeps_ends()
     }
 
-    /// Returns the segments in cleaning or quarantine, with their generations. A crash could bring
-    /// back records of these segments that were removed without a newer version. Returns none
-    /// unless [`Log::is_evicting`] returns true.
+    /// Returns the segments in cleaning or quarantine, with their generations. Until the free mark
+    /// of such a segment is durable, a crash could bring back records that were removed from it
+    /// without a newer version. Returns none unless [`Log::is_evicting`] returns true.
     pub fn evicting(&self) -> Vec<(SegmentNumber, u32)> {
         if !self.is_evicting() {
             return Vec::new();
@@ -174,7 +174,8 @@ impl Log {
     }
 
     /// Counts a segment from which records are about to be removed. [`Log::end_evicting`] must
-    /// follow once the emptying is durable, or when the segment is not emptied after all.
+    /// follow once no crash can bring these records back, or when the segment is not emptied after
+    /// all.
     pub(crate) fn begin_evicting(&self) {
         self.evicting.fetch_add(1, Ordering::AcqRel);
     }

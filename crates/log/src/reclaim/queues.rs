@@ -1,5 +1,5 @@
-//! The queues of sealed segments, in the order in which they are reclaimed. They are kept up to
-//! date by examining the segments that have changed.
+//! The queues of sealed segments, in the order of reclaiming. [`Log::usage`] brings the queues up
+//! to date: it examines the segments that have changed.
 
 use crate::address::SegmentNumber;
 use crate::append::{Sealed, Stream};
@@ -9,8 +9,8 @@ use crate::segment::{Segment, State};
 use crate::sync::atomic::Ordering;
 use crate::sync::{MutexGuard, lock};
 
-/// The largest number of segments examined while the lock of the usage table is held. A thread that
-/// seals a segment waits for this lock.
+/// The largest number of changed segments examined at a time under the lock of the usage table. A
+/// thread that seals a segment waits for this lock.
 const BATCH: usize = 256;
 
 impl Log {
@@ -147,7 +147,7 @@ impl Log {
         all
     }
 
-    /// Returns a stream's sealed segments, the oldest first. Walks over all segments.
+    /// Returns a stream's sealed segments in the order of its queue. Walks over all segments.
     pub fn sealed(&self, stream: Stream) -> Vec<SegmentNumber> {
         lock(&self.usage).in_order(Some(stream))
     }

@@ -401,7 +401,7 @@ impl UsageTable {
 
     /// Returns the segment with the greatest worth among those with a live share above 0 and at
     /// most `percent`. Examines only the oldest segment of each class, so `worth` must not be
-    /// greater for a younger segment of the same class.
+    /// greater for a younger segment of the same class. Never returns a jumbo.
     pub fn best(
         &self,
         tiers: &[Tier],
@@ -416,6 +416,7 @@ impl UsageTable {
     }
 
     /// Returns the segment on the fast device that was opened first, among those with live records.
+    /// Never returns a jumbo.
     pub fn first_on_fast(&self) -> Option<Candidate> {
         let opened = |candidate: &Candidate| (candidate.born, candidate.place());
         self.candidates(&[Tier::Fast], Among::All, 1..=100).min_by_key(opened)

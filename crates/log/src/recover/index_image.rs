@@ -34,8 +34,8 @@ pub struct ImageWriter<'a> {
     bytes: u64,
 }
 
-/// Reads an image. Checks each part of it before it returns bytes of this part. If a part is not as
-/// it was written, reports an error of kind [`io::ErrorKind::InvalidData`].
+/// Reads an image. Checks each part before returning bytes of the part. If a part is not as it was
+/// written, reports an error of kind [`io::ErrorKind::InvalidData`].
 #[derive(Debug)]
 pub struct ImageReader<'a> {
     store: &'a Store,

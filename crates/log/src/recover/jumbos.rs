@@ -56,7 +56,7 @@ pub fn jumbo_footprint(record: usize) -> usize {
 
 impl DurableLog<'_> {
     /// Reads a jumbo and makes it part of the log. Returns [`LoadedJumbo::NoMemory`] if less than
-    /// an eighth of memory would then be left for frames.
+    /// an eighth of the memory limit would then be unused.
     ///
     /// # Errors
     /// Those of the device.
@@ -143,9 +143,9 @@ impl DurableLog<'_> {
         })
     }
 
-    /// Reads the first block of a jumbo of the log. From [`RECORD_AT`] on, the block holds the
-    /// jumbo's record except for the value. Also reads the trailer and checks that it covers the
-    /// block.
+    /// Reads the first block of a jumbo of the log. The head of the jumbo's record begins at
+    /// [`RECORD_AT`] in the block. Also reads the trailer and checks that it covers the header and
+    /// the head.
     ///
     /// # Errors
     /// Returns errors of the device, or `InvalidData` if the jumbo is damaged.
@@ -265,7 +265,8 @@ impl DurableLog<'_> {
         Ok(trailer.map(|trailer| JumboFacts::of(&jumbo, trailer)))
     }
 
-    /// Returns a jumbo's key and seq without reading its value, or `None` if it is damaged.
+    /// Returns a jumbo's key and seq without reading its value, so both are unverified. Returns
+    /// `None` if the first block is unreadable or holds no such jumbo.
     ///
     /// # Errors
     /// Those of the device.

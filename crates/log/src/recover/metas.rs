@@ -1,5 +1,6 @@
-//! A start reads the adjacent metas of a group of segments with one read. If that read fails, it
-//! reads each copy separately, so that one bad block does not hide the other copies.
+//! A start reads the adjacent metas of a group of segments with one read, unless they are too long:
+//! see [`MAX_GROUP_BYTES`]. If that read fails, the start reads each copy separately, so that one
+//! bad block does not hide the other copies.
 
 use crate::address::SegmentNumber;
 use crate::format::{BLOCK, Meta};

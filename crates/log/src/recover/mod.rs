@@ -1,5 +1,5 @@
-//! Reading a store back. Finds the segments, and reads them into frames as long as memory suffices.
-//! The engine decides which version of a key is the newest.
+//! Reading a store back. Finds the segments, passes their records to the engine, and makes the
+//! segments part of the log. The engine decides which version of a key is the newest.
 
 pub mod index_image;
 
@@ -114,7 +114,8 @@ struct Piece {
 /// The result of looking at every place of a store.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Segments with a good header, the newest first.
+    /// Segments that can be used, the newest first. Each has a good header, or `HEADLESS` stands in
+    /// for an unreadable one.
     pub segments: Vec<Found>,
     /// First places of segments that cannot be used, because the header is damaged or places of a
     /// jumbo are missing. Each has the greatest commit that the segment is known to have.
@@ -123,14 +124,15 @@ pub struct Survey {
     /// of its meta cannot be read, or both are damaged.
     unknown: usize,
     tails: Vec<(Tail, Vec<u8>)>,
-    /// Places of jumbos that were never completed or were being freed.
+    /// Places after the first one of jumbos that were never completed, were being freed, or have
+    /// lost their first block.
     orphans: Vec<SegmentNumber>,
     /// Numbers of unreadable tail places. They may have held the last records of the last commits.
     pub lost_tails: Vec<u32>,
     /// The places after a jumbo's first place, by the jumbo's number and generation.
     parts: BTreeMap<(SegmentNumber, u32), Vec<Piece>>,
-    /// Places with a damaged header, each with the last generation that the meta declares invalid.
-    /// A jumbo of a later generation that begins there is lost.
+    /// Places with a damaged header, each with the last generation that the meta declares invalid
+    /// or, of a jumbo, dead. A jumbo of a later generation that begins there is lost.
     headless: BTreeMap<SegmentNumber, u32>,
     /// Places in which no usable segment begins, and whose meta is damaged in both copies.
     blank: Vec<SegmentNumber>,
@@ -230,7 +232,8 @@ impl DurableLog<'_> {
         Survey::default()
     }
 
-    /// Surveys one place. Returns false if it is free or retired.
+    /// Surveys one place. Returns false if the place holds neither a usable segment nor a part of a
+    /// jumbo.
     fn survey_one(
         self,
         metas: &Metas<'_>,
@@ -341,8 +344,8 @@ impl DurableLog<'_> {
         !blocks.any(|at| self.store.device.read_at(place + at as u64, &mut [0; BLOCK]).is_ok())
     }
 
-    /// Returns the latest of `generations` that has a trailer in the segment, and its greatest
-    /// commit there.
+    /// Returns the latest of `generations` that has a trailer in the segment or a tail, and its
+    /// greatest commit there.
     fn find_trailers(
         self,
         survey: &Survey,
@@ -390,7 +393,7 @@ impl DurableLog<'_> {
         });
         for ((owner, generation), further) in parts {
             if survey.headless.get(&owner).is_some_and(|&over| generation > over) {
-                // This jumbo's first block cannot be read.
+                // The header of this jumbo is unreadable or damaged.
                 let commit = further.iter().map(|piece| piece.commit).max();
                 survey.damaged.retain(|&(number, _)| number != owner);
                 survey.damaged.push((owner, commit));
@@ -404,9 +407,9 @@ impl DurableLog<'_> {
     }
 
     /// Reads a normal segment, checks its commits, and makes it part of the log. Gives the segment
-    /// a frame if some of its bytes lie only in a tail place. `extent` says what the trailers of
-    /// other segments prove about the end of this segment. Calls `visit` with the records and their
-    /// offsets, in order.
+    /// a frame if some of its bytes may lie only in a tail place. `extent` says what the trailers
+    /// of other segments prove about the end of this segment. Calls `visit` with the items and
+    /// tombstones and their offsets, in order.
     ///
     /// # Errors
     /// Those of the device.
@@ -629,9 +632,9 @@ impl DurableLog<'_> {
     }
 
     /// Copies the block at offset `first` of a segment from its tails to its own place, and sets
-    /// its bytes behind the first `len` to zero. Writes nothing if the block already has these
-    /// bytes: it may be durable, and a crash during the write could destroy it. Nor if the block is
-    /// unreadable and the tails have only a part of it: a later read may succeed.
+    /// its bytes behind the first `len` to zero. Writes nothing in two cases. If the block already
+    /// has these bytes, it may be durable, and a crash during the write could destroy it. If the
+    /// block is unreadable and the tails have only a part of it, a later read may succeed.
     fn complete_block(
         self,
         survey: &Survey,

@@ -7,12 +7,13 @@
 //! Copies lie in separate frames, from the same pool as the segments' frames. These frames form two
 //! queues. New copies go to [`Queue::Small`], and copies that are read again move to
 //! [`Queue::Main`], which is a CLOCK queue. Source of the policy: J. Yang et al., "FIFO queues are
-//! all you need for cache eviction", SOSP 2023. As long as memory suffices for all copies, every
-//! record that is read twice is copied. After the first eviction of copies, only records that the
-//! [ghosts](Ghosts) remember are copied.
+//! all you need for cache eviction", SOSP 2023. As long as memory suffices for all copies, a record
+//! is copied when it is read again. After the first eviction of copies, a read from the device
+//! makes a copy only if the [ghosts](Ghosts) remember the record.
 //!
-//! A table with one cache line per bucket leads to the copies. Readers use the table without a
-//! lock. A thread that changes it must hold the lock `state`.
+//! A table with one cache line per bucket leads to the copies. Readers use the table, and count
+//! their reads in its slots, without a lock. For any other change, a thread must hold the lock
+//! `state`.
 //!
 //! Invariant: before a frame's number is taken away or given to another frame, every slot that
 //! leads to the frame is removed, and then a quiescent period passes.
@@ -144,7 +145,7 @@ struct Bucket([AtomicU64; BUCKET]);
 struct CopyTable {
     /// The buckets; their number is a power of two.
     buckets: Box<[Bucket]>,
-    /// Recent reads from the device: about as many as the table has slots.
+    /// Recent reads from the device: at most as many as the table has slots.
     ghosts: Ghosts,
 }
 
@@ -493,10 +494,10 @@ impl Copies {
     }
 
     /// Frees the oldest frame of a queue. Returns false if the queue is empty. A copy in the frame
-    /// moves to another frame if it was read and `is_wanted` accepts its record. Otherwise it is
-    /// evicted, and this function calls `forgotten` with its record. Copies to which no slot leads
-    /// any more are skipped. The frame can be reused once every thread has passed a quiescent
-    /// point.
+    /// moves to another frame if it was read, `is_wanted` accepts its record, and there is a frame
+    /// for it. Otherwise it is evicted, and this function calls `forgotten` with its record. Copies
+    /// to which no slot leads any more are skipped. The frame can be reused once every thread has
+    /// passed a quiescent point.
     pub fn evict(
         &self,
         queue: Queue,

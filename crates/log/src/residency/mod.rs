@@ -331,8 +331,8 @@ impl DurableLog<'_> {
         self.read_records(address, None)
     }
 
-    /// Like [`DurableLog::read_record`], but returns `size` bytes if given. The bytes behind the
-    /// record are not checked.
+    /// Like [`DurableLog::read_record`], but returns at least `size` bytes, if given, or those up
+    /// to the segment's end. The bytes behind the record are not checked.
     ///
     /// # Errors
     /// As for [`DurableLog::read_record`].

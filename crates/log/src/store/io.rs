@@ -10,7 +10,8 @@ use crate::sync::lock;
 use std::io;
 
 impl Store {
-    /// Writes to the device. All writes go through this function or [`Store::write_directly`].
+    /// Writes to the device. All writes of data go through this function or
+    /// [`Store::write_directly`].
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.io.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.device.write_at(offset, bytes)
@@ -75,7 +76,8 @@ impl Store {
         }
     }
 
-    /// Notes that a part of a place cannot be read. So the place is not used again.
+    /// Notes that a part of a place, or a copy of its meta, cannot be read. So the place is not
+    /// used again.
     pub(crate) fn retire(&self, number: SegmentNumber) {
         lock(&self.io.bad).insert(number);
     }
@@ -85,12 +87,12 @@ impl Store {
         if self.is_bad(number) { Use::Retired } else { Use::Free }
     }
 
-    /// Returns true if a part of the place cannot be read.
+    /// Returns true if the place is [retired](Store::retire).
     pub(crate) fn is_bad(&self, number: SegmentNumber) -> bool {
         lock(&self.io.bad).contains(&number)
     }
 
-    /// Returns the number of retired places, which have an unreadable part.
+    /// Returns the number of retired places.
     pub fn bad_places(&self) -> usize {
         lock(&self.io.bad).len()
     }

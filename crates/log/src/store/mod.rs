@@ -74,11 +74,11 @@ pub struct Store {
     pub(crate) entries: GrowingTable<SegmentEntry>,
     /// The progress of the commits.
     pub commits: CommitMarks,
-    /// Sealed segments of each stream that are not entirely durable.
+    /// Segments of each stream that were sealed since a commit was last closed.
     unsynced: [Mutex<Vec<SegmentNumber>>; 2],
     /// Complete jumbos that no commit covers yet.
     pub(crate) new_jumbos: Mutex<Vec<SegmentNumber>>,
-    /// The segments that commits have closed but not yet settled. A thread that locks both this and
+    /// The segments of closed commits that have not settled yet. A thread that locks both this and
     /// `new_jumbos` or `unsynced` locks this first.
     pub(crate) closed: Mutex<BTreeSet<SegmentNumber>>,
     /// The places of each jumbo after its first.

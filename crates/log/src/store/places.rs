@@ -35,8 +35,8 @@ impl Tier {
 #[derive(Clone, Copy, Debug)]
 struct Free {
     number: SegmentNumber,
-    /// True if the place was free when the log was opened and has not been used since. Such a place
-    /// may never have been written.
+    /// True if the place was free when the log was opened, or was added by growth, and has not been
+    /// used since. Such a place may never have been written.
     blank: bool,
 }
 
@@ -85,7 +85,8 @@ impl Places {
         self.free[self.tier(number) as usize].push(Free { number, blank: false });
     }
 
-    /// Adds places that were free when the log was opened. The last one is taken first.
+    /// Adds places that were free when the log was opened, or that growth added. The last one is
+    /// taken first.
     pub(crate) fn found_free(&mut self, numbers: impl IntoIterator<Item = SegmentNumber>) {
         for number in numbers {
             self.free[self.tier(number) as usize].push(Free { number, blank: true });

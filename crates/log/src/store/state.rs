@@ -101,7 +101,7 @@ pub(super) struct IoState {
     pub(super) syncing: Mutex<()>,
     /// Number of syncs that have failed.
     pub(super) failed_syncs: AtomicU64,
-    /// Places that cannot be read completely.
+    /// The [retired](super::Store::retire) places.
     pub(super) bad: Mutex<BTreeSet<SegmentNumber>>,
 }
 

@@ -41,8 +41,8 @@ impl Log {
         lock(&self.free_places).len_on(tier)
     }
 
-    /// Returns the number of places on a tier that become free once the commits that emptied them
-    /// are durable.
+    /// Returns the number of segments on a tier that are in quarantine and will soon be free: all
+    /// except those that were [given up](Log::expect_no_place).
     pub fn coming_places(&self, tier: Tier) -> usize {
         lock(&self.quarantine).coming_on(tier)
     }

@@ -264,9 +264,8 @@ fn a_tail_restores_a_torn_block() {
     };
     let good = place(4, 0, &image.bytes[..first]);
     let (tail, data) = Tail::decode(&good, &IDENTITY).expect("a tail");
-    // Tries three states of the segment's place. It holds an earlier generation. Or a commit after
-    // the tail's wrote the block there, and the write was torn. Or it holds zeros. The tail must
-    // restore the block in each case.
+    // Tries three states of the segment's place: an earlier generation, the block as a torn write
+    // of a later commit left it, and zeros. The tail must restore the block in each case.
     let old = Image::new(3).bytes;
     let second = image.commits[1].end;
     let torn = [&[0; 512], &image.bytes[512..second], &old[second..]].concat();

@@ -1,6 +1,6 @@
 //! Ghosts: an array of bits that remembers which records were read from the device recently.
 //!
-//! Every read from the device sets the bit that its record hashes to. Every read also clears one
+//! Every [noted](Ghosts::recall) read sets the bit that its record hashes to. It also clears one
 //! byte of the array, and the reads clear the bytes in turn. So a set bit lasts until its byte is
 //! cleared: at most as many reads as the array has bytes, and half as many on average. About 1/16
 //! of the bits are set. So a record that was not read recently seems recently read with a
@@ -18,7 +18,8 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Creates ghosts that remember about the last `reads` reads. `reads` must be a power of two.
+    /// Creates ghosts that remember a read for at most `reads` further reads. `reads` must be a
+    /// power of two.
     pub(super) fn new(reads: usize) -> Ghosts {
         let mut bits = Vec::with_capacity(reads);
         mapping::advise_huge(bits.spare_capacity_mut());
