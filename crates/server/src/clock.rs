@@ -1,8 +1,8 @@
-//! The server's time of day, for expiry times and statistics. Only this module reads the wall
-//! clock. Invariant: the server's time never goes back. The server's time begins at the start of
-//! the server and then advances with the time since the machine's boot, not with the wall clock. So
-//! an administrator or a time daemon that turns the wall clock back cannot bring expired items back
-//! to life.
+//! The server's time of day, for expiry times and statistics. In this crate, only this module reads
+//! the wall clock. Invariant: the server's time never goes back. The server's time begins at the
+//! start of the server and then advances with the time since the machine's boot, not with the wall
+//! clock. So an administrator or a time daemon that turns the wall clock back cannot bring expired
+//! items back to life.
 //!
 //! A restart after the wall clock was changed revives no expired items either, and expires none
 //! early. Within one boot of the machine, a server continues the time of its store exactly. After a
@@ -143,8 +143,8 @@ fn since_boot() -> u64 {
     time.tv_sec as u64 * NANOS + time.tv_nsec as u64
 }
 
-/// Returns an unpredictable number that differs at every start, as the seed of the key hash. A
-/// client that chooses keys must not be able to choose their buckets.
+/// Returns an unpredictable number that differs in every call. It is the seed of random samples and
+/// of the key hash: a client that chooses keys must not be able to choose their buckets.
 pub(crate) fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // The standard library seeds `RandomState` with the kernel's random numbers, once per thread.

@@ -1,12 +1,12 @@
 //! The server's [`Service`], which turns the bytes of a socket into commands and replies. A worker
-//! parses everything that has arrived, and prefetches the index buckets of all keys while it
-//! parses. The worker then prefetches the records and executes the requests. So the cache misses of
-//! a batch overlap.
+//! parses a batch of the requests that have arrived, and prefetches the index buckets of their keys
+//! while it parses. The worker then prefetches the records and executes the requests. So the cache
+//! misses of a batch overlap.
 //!
-//! Invariant: input is consumed exactly when its requests are executed. A batch is interrupted if
-//! the output is full, or if a request must wait, for example until memory is reclaimed. The rest
-//! of the batch then stays in the input and is parsed again later. Only long values leave the input
-//! before they are complete (`receive.rs`).
+//! Invariant: input is consumed exactly when its requests are executed or refused. A batch is
+//! interrupted if the output is full, or if a request must wait, for example until memory is
+//! reclaimed. The rest of the batch then stays in the input and is parsed again later. Only long
+//! values leave the input before they are complete (`receive.rs`).
 //!
 //! The connection withholds replies that must not be seen before a commit is durable, and all
 //! replies that follow them (`gates.rs`, `withheld.rs`). The connection continues to execute
@@ -147,8 +147,8 @@ impl Worker {
         Step::Stop(if sent == Sent::Wait { Flow::Park } else { Flow::Drain })
     }
 
-    /// Continues a retrieval whose line was too long to be parsed as a whole. Answers up to
-    /// `text::PREFETCH_WINDOW` of its keys, which the input holds.
+    /// Continues a retrieval: its line was too long to be parsed as a whole, or only its first keys
+    /// are answered. Answers up to `text::PREFETCH_WINDOW` of its keys, which the input holds.
     fn keys(
         &mut self,
         get: &Get,

@@ -20,14 +20,14 @@ use crate::waits::{Wait, Waits};
 /// A class of commands with a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandClass {
-    /// Retrievals without touch.
+    /// Retrievals without touch, and every `mg`.
     Get,
     /// Stores of every kind.
     Set,
     Delete,
     /// Increments and decrements.
     Incr,
-    /// Touches, and retrievals that touch.
+    /// Touches, and retrievals that touch, except `mg`.
     Touch,
     /// Requests for units of a rate limit.
     Limit,
@@ -35,8 +35,8 @@ pub(crate) enum CommandClass {
     Other,
 }
 
-/// The largest number of slow commands per second and worker whose details are recorded. Further
-/// slow commands are only counted.
+/// The largest number of slow calls and of slow commands timed apart, per second and worker, whose
+/// details are recorded. Further ones are only counted.
 const DETAILED: u32 = 32;
 
 /// The number of classes.
@@ -162,7 +162,7 @@ pub(crate) struct Timer {
     /// The least duration of a slow command.
     slow_ns: Cell<u64>,
     /// The second in which the last slow command ended, as whole seconds of the server's clock, and
-    /// the number of slow commands of this second whose details were recorded.
+    /// the number of records of slow commands that were made in this second.
     detailed: Cell<(u64, u32)>,
     /// Time at which the present turn of the event loop began.
     turn_ns: Cell<u64>,
@@ -294,7 +294,8 @@ impl Timer {
     /// Returns the timing with which the caller can time a command apart from its call; `None` if
     /// timing is off. When the reply is sent, the caller passes the timing to
     /// [`released`](Self::released). `key` is the command's first key. `waited_ns` is the time that
-    /// the command had waited before the call began, and `waits` has the reasons for this wait.
+    /// the command had waited before [`began_ns`](Self::began_ns). `waits` has the reasons of all
+    /// its waits.
     pub(crate) fn apart(
         &self,
         class: CommandClass,

@@ -2,8 +2,8 @@
 //! [`Settings`]. A server has no global state and never ends the process, so a test can run several
 //! servers at once.
 //!
-//! Invariant: everything that can fail at start-up fails in [`Server::start`], before the first
-//! client is served.
+//! Invariant: every failure that prevents a start is an error of [`Server::start`]. No client is
+//! served before the listeners are bound and the store is recovered.
 
 mod devices;
 mod error;
@@ -66,7 +66,7 @@ fn lanes_in_memory(settings: &Settings) -> usize {
     settings.threads.div_ceil(THREADS).min(at_most).clamp(1, MAX_LANES)
 }
 
-/// The reason why a server ended without being asked to.
+/// The reason why a server ended without being asked to, or did not end cleanly.
 #[derive(Debug)]
 pub struct Failure(String);
 
@@ -366,7 +366,7 @@ impl Server {
     /// Accepts no new connections, gives commands in flight `grace` to finish, and stops.
     ///
     /// # Errors
-    /// Returns the reason if the server had ended by itself.
+    /// Returns the reason if the server had ended by itself, or if its store could not be closed.
     pub fn shutdown(mut self, grace: Duration) -> Result<(), Failure> {
         self.end(grace);
         match self.running.stopper.state().failure.take() {

@@ -5,7 +5,8 @@
 pub(crate) enum Wait {
     /// A record is being read from a device.
     Read,
-    /// Memory, or space on a device, is being reclaimed.
+    /// The engine cannot execute the request yet. For example, memory or space on a device is being
+    /// reclaimed, or the key is moving between lanes.
     Space,
     /// A long value waits in the queue of arriving values, because other arriving values use all
     /// memory that they may take.

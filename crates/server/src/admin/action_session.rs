@@ -1,7 +1,7 @@
-//! The engine session of the admin port. The session executes commands and look-ups of operators,
-//! one at a time, as a worker does for its clients. It has its own thread, so that commands do not
-//! delay health checks. The first command or look-up starts the thread, so a server whose operators
-//! send none does not have the thread.
+//! The engine session of the admin port. The session executes the tasks of operators (commands,
+//! look-ups, deletes and drains), one at a time. It has its own thread, so that tasks do not delay
+//! health checks. The first task starts the thread, so a server whose operators send none does not
+//! have the thread.
 //!
 //! The same [`Service`] as in the workers executes a command, with memory in place of a socket. So
 //! the command has the same effect as the command of a client, and its reply waits for the same
@@ -330,8 +330,8 @@ impl TaskRun<'_> {
         }
     }
 
-    /// Waits until the engine wakes this thread or the task's deadline passes. If the deadline has
-    /// already passed, returns `late` without waiting.
+    /// Waits until the engine wakes this thread, the task's deadline passes, or the worker's next
+    /// turn is due. If the deadline has already passed, returns `late` without waiting.
     fn wait(&mut self, late: TaskError) -> Result<(), TaskError> {
         let now = Instant::now();
         let left = self.end.limit(self.deadline).saturating_duration_since(now);

@@ -1,5 +1,6 @@
-//! Extractors that decide which requests may change the server or see keys: those with the
-//! [token](super::token), or those from this machine.
+//! Extractors that decide which requests are allowed. A request that changes the server or sees
+//! values needs the [token](super::token). A request that sees only names of keys may come from
+//! this machine instead.
 //!
 //! The token travels only in the header `Authorization`. A browser never adds that header by
 //! itself, and a page from elsewhere cannot add it without a preflight request, which is refused

@@ -1,7 +1,7 @@
 //! The notation in which the admin page shows and accepts keys, values and replies, because all
 //! three may contain any bytes. Printable text stands for itself. A backslash is `\\`. All other
-//! bytes are `\xHH`: control characters, characters that are invisible or change the direction of
-//! text, and bytes that are not UTF-8.
+//! bytes are `\xHH`: control characters, combining marks, characters that are invisible or change
+//! the direction of text, and bytes that are not UTF-8.
 //!
 //! Invariant: different bytes have different texts, and [`unescape`] reverses [`escape`].
 

@@ -1,6 +1,6 @@
 //! Checks the host that a request names in its header `Host`. In an attack by DNS rebinding, the
-//! host name of a foreign page resolves to this server, and requests of that page name this host.
-//! So the check accepts only hosts that cannot be the name of a foreign page.
+//! host name of a foreign page resolves to this server, and requests of that page have that name as
+//! `Host`. So the check accepts only hosts that cannot be the name of a foreign page.
 
 use std::net::IpAddr;
 

@@ -44,8 +44,8 @@ const NAME: &str = "report.html";
 pub(super) const REPORT_MAX: u64 = 64 << 20;
 /// The largest JSON file of results that is read for the description, in bytes.
 const RESULTS_MAX: u64 = 16 << 20;
-/// The number of bytes that one read of a report takes from the file. A client that does not read
-/// the reply occupies at most this much memory.
+/// The number of bytes that one read of a report takes from the file. If the client does not read
+/// the reply, hyper keeps several such chunks, up to about 0.5 MB.
 const CHUNK: u64 = 64 << 10;
 /// The largest number of files of results that are read at a time.
 static DESCRIBERS: Semaphore = Semaphore::const_new(1);

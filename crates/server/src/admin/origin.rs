@@ -1,7 +1,7 @@
 //! Checks that a request does not come from a foreign web page. A page in a browser can send
 //! requests to the loopback address. With DNS rebinding, the page's own host name resolves to that
-//! address, and the page can also read the replies. Requests of a foreign page carry its host name
-//! as Host or Origin. The checks refuse both.
+//! address, and the page can also read the replies. Requests whose replies a foreign page could
+//! read carry its host name as Host or Origin. The checks refuse both.
 //!
 //! A POST must be for an action, and its body must be JSON. The action's handler also asks for the
 //! token. A form cannot send JSON. Before a script of another origin may send JSON or the header

@@ -210,7 +210,8 @@ impl ServerContext {
         self.policies.reset_counters();
         self.hooks().reset_stats();
         // The list of slow commands is cleared last, after the hooks have reset the count of slow
-        // commands. So every command in the list is also counted.
+        // commands. In the other order, a command between the two steps would be listed but not
+        // counted.
         self.slow.clear();
     }
 

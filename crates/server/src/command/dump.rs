@@ -1,7 +1,8 @@
-//! Dumps of all items: metadump, mgdump and stats cachedump. A dump sends its next part only after
-//! its client has read the earlier parts. So the output of a dump never takes much more memory than
-//! the output's limit, and the worker serves other connections between the parts. An item written
-//! during the dump may be absent, present or present twice.
+//! Dumps of all items (metadump, mgdump and stats cachedump), and of the counters of stats detail.
+//! A dump sends its next part only after its client has read the earlier parts. So the output of a
+//! dump never takes much more memory than the output's limit, and the worker serves other
+//! connections between the parts. An item that is written or moved during the dump may be present
+//! twice. An item that is created or deleted meanwhile may be absent.
 
 use super::context::DumpPlace;
 use super::refusal::refusal_line;

@@ -108,9 +108,9 @@ pub(crate) fn engine_mode(mode: StoreMode) -> larder_engine::StoreMode {
 pub(crate) enum Executed {
     /// The whole reply is in the output.
     Done,
-    /// The request was not executed, because memory is being reclaimed, a record is being read, or
-    /// a key is moving between lanes. The connection executes the request again after the worker is
-    /// woken.
+    /// The request was not executed, for example because memory is being reclaimed, a record is
+    /// being read, or a key is moving between lanes. The connection executes the request again
+    /// after the worker is woken.
     Again,
     /// The output holds the reply and a part of a long value. The connection sends the rest of the
     /// value after the client has read the output.
@@ -179,7 +179,8 @@ pub(crate) enum Sent {
     All,
     /// A part is left to send, because the output is full or a dump has taken its steps.
     Part,
-    /// A record is being read from a device. The caller tries again after the worker is woken.
+    /// A record is being read from a device, or items are moving between lanes. The caller tries
+    /// again after the worker is woken.
     Wait,
     /// The rest is no longer available. The reply cannot be finished, so the connection must be
     /// closed.

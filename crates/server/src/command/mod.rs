@@ -1,7 +1,7 @@
 //! Translates requests into engine calls, and the engine's outcomes into replies. No other module
-//! translates between a protocol and the engine. `text.rs` and `meta.rs` answer the text protocol,
-//! `binary.rs` answers the binary protocol. The connection hashes and prefetches the keys before it
-//! calls these modules.
+//! translates between memcached's protocols and the engine. `text.rs` and `meta.rs` answer the text
+//! protocol, `binary.rs` answers the binary protocol. The connection hashes and prefetches the keys
+//! before it calls these modules.
 
 pub(crate) mod binary;
 mod context;

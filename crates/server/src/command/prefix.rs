@@ -1,6 +1,6 @@
 //! `stats detail`: counts how often keys with a prefix were read, found, written and deleted. The
 //! prefix of a key is the part before its first delimiter. Counting is off by default. While it is
-//! on, every command takes a lock, as in memcached.
+//! on, every counted command takes a lock, as in memcached.
 
 use larder_protocol::reply;
 use std::collections::BTreeMap;

@@ -1,16 +1,17 @@
 //! Admission of values that are too long to stay in a connection's input until they are complete.
-//! Such a value needs a *place* before its first byte is kept. The places of all connections
-//! together take a bounded share of memory, [`Engine::arriving_limit`]. So clients that announce
-//! values and send them slowly delay only each other.
+//! Such a value needs a *place* before its first byte is kept. All places together, except that of
+//! a long value (see below), take a bounded share of memory, [`Engine::arriving_limit`]. So clients
+//! that announce values and send them slowly delay only each other.
 //!
 //! While no value waits for a place, the values with places may arrive at any speed. While other
 //! values wait, the client of a value with a place must not pause for longer than [`PAUSE`]. After
 //! a grace period, its value must also arrive at [`LEAST_RATE`]. Otherwise the value loses its
 //! memory to the next value in the queue, and its client receives the error for a lack of memory.
 //!
-//! Values longer than 1/[`LONG_SHARE`] of the memory for arriving values have a separate queue and
-//! are received one at a time. So a client that announces a gigabyte does not delay a client that
-//! announces a megabyte.
+//! Values longer than [`USUAL`] and than 1/[`LONG_SHARE`] of the memory for arriving values are
+//! *long*. They have a separate queue and are received one at a time. So a client that announces a
+//! gigabyte does not delay a client that announces a megabyte. The rules above apply to each queue
+//! separately.
 
 use super::value_buffers::{self, ValueBuffer, ValueBufferPool};
 use larder_engine::{Engine, LargeValue, Value};
@@ -38,21 +39,22 @@ const GRACE: Duration = Duration::from_millis(500);
 const LEAST_RATE: u64 = 1 << 20;
 /// Interval between checks of the rates, while any value waits.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(40);
-/// A check stops taking memory from slow values once it has freed this many bytes. Unmapping 1 MiB
-/// stops the worker for about 0.2 ms.
+/// A check of a queue stops taking memory from slow values once it has freed this many bytes.
+/// Unmapping 1 MiB stops the worker for about 0.2 ms.
 const EXPELLED_AT_ONCE: usize = 1 << 20;
 
 /// The memory of a value that is being received.
 #[derive(Default)]
 pub(super) enum Memory {
-    /// The value has no memory: no byte of it has arrived yet, or a check has taken its memory
-    /// away. In the second case, the rest of the value is discarded.
+    /// The value has no memory: no byte of it was kept yet, or a check has taken its memory away.
+    /// In the second case, the rest of the value is discarded.
     #[default]
     None,
     /// A buffer of the [`ValueBufferPool`]. When the value is complete, it is copied from the
     /// buffer into the log.
     Buffer(ValueBuffer),
-    /// Memory of the engine in which the complete item stays, so the value is never copied.
+    /// Memory of the engine in which the complete item stays. Only bytes that arrive through the
+    /// connection's input are copied.
     Large(LargeValue),
 }
 
@@ -103,7 +105,8 @@ struct Arriving {
 #[derive(Default)]
 struct ArrivingState {
     arrival_state: ArrivalState,
-    /// The times of the first and of the last arrival of bytes since the value was admitted.
+    /// The times of the first and of the last attempt to keep bytes of the value since it was
+    /// admitted.
     times: Option<(Instant, Instant)>,
     /// Time of the first check that found the value admitted, but no byte of it received.
     idle_since: Option<Instant>,

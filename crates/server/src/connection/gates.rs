@@ -74,7 +74,7 @@ pub(super) enum Front {
     None,
     /// The first gate still waits for a commit.
     Pending,
-    /// The first gate's commit has failed, and no fixed reply can replace the gate's reply.
+    /// The first gate's commit has failed, and [`Gates::release`] cannot replace the gate's reply.
     Failed,
 }
 

@@ -56,8 +56,8 @@ pub(super) enum Action<'a, D: Dialect> {
     Refuse(D::Refusal),
 }
 
-/// The keys of a batch. When the parser finds a key, the key is hashed and its index buckets are
-/// prefetched.
+/// The keys of a batch. Hashes each key that the parser finds, and prefetches the index buckets of
+/// the first [`PREFETCH_WINDOW`] keys.
 pub(super) struct KeyBatch<'s, 'a> {
     session: &'s Session,
     keys: Vec<Key<'a>>,

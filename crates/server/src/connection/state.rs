@@ -44,7 +44,7 @@ pub(super) enum State {
     Ready,
     /// A retrieval is answered in part. Its remaining keys are in the input.
     Keys(Get),
-    /// A storage request was refused, and its value is discarded as it arrives. Holds the number of
+    /// A request was refused, and the rest of it is discarded as it arrives. Holds the number of
     /// bytes still to discard.
     Swallow(usize),
     /// A line was refused. The input up to the end of the line is discarded.
@@ -113,8 +113,8 @@ impl Connection {
         }
     }
 
-    /// Publishes the connection's unfinished work and the memory that this work takes, for
-    /// statistics and the admin page.
+    /// Publishes the connection's unfinished work and the memory that is kept for the connection,
+    /// for statistics and the admin page.
     #[cold]
     pub(super) fn show_unfinished(&self) {
         self.registered.set_unfinished(self.unfinished());

@@ -26,8 +26,8 @@ use std::sync::Arc;
 enum RetryOutcome {
     /// The output holds the reply. A long value is present if its rest is still to be sent.
     Done(Option<Box<LongValue>>),
-    /// Nothing was written, because memory is being reclaimed or a record is being read. The worker
-    /// tries again after its waker is woken.
+    /// Nothing was written, for example because memory is being reclaimed or a record is being
+    /// read. The worker tries again after its waker is woken.
     Wait,
     /// The request cannot be answered, so the connection must close.
     Impossible,

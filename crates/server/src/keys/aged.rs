@@ -5,9 +5,8 @@ use super::sketch::Sketch;
 
 /// Time after which a request has half of its weight, in seconds.
 pub(super) const HALF_LIFE: f64 = 30.0;
-/// The number of half-lives after which a request adds nothing to the weight of its key. A sketch
-/// that was not aged for longer than this, for example because the process was suspended, is
-/// cleared.
+/// The number of half-lives after which the weight of a request is negligible. A sketch that was
+/// not aged for longer than this, for example because the process was suspended, is cleared.
 const FORGOTTEN: f64 = 20.0;
 /// The smallest number of seconds by which weights are divided to get rates.
 pub(super) const LEAST: f64 = 0.1;

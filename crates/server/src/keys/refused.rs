@@ -36,7 +36,7 @@ pub(crate) struct RefusedKeys {
     lost: AtomicU64,
     state: Mutex<Option<Box<RefusedState>>>,
     /// The time of the last ageing, at which a new `RefusedState` begins. It is 0 before the first
-    /// [`beat`](Self::beat). So that `beat` sees all refusals counted before it as very old, and
+    /// [`beat`](Self::beat). That first `beat` then treats all earlier refusals as very old, and
     /// removes them.
     aged_ms: AtomicU64,
     /// Hashes the name of a policy to the `group` by which the sketch keeps policies apart.

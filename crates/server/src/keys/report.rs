@@ -1,10 +1,10 @@
 //! The report of the keys, as the admin port shows it: estimates with their errors.
 //!
 //! All errors are two standard deviations of the sampling. If a share p of n sampled items has a
-//! prefix, the error of p is 2·√(p(1-p)/n). This error is computed with four additional samples,
-//! two of which have the prefix (A. Agresti and B. Coull, 1998). So a share of 0 or 1 has an error
-//! too. The samples and the server's number of items include expired items that were not removed
-//! yet. The counts of the items of a prefix do not include expired items.
+//! prefix, the error of p is 2·√(p(1-p)/n). In this formula, p is computed with four additional
+//! samples, two of which have the prefix (A. Agresti and B. Coull, 1998). So a share of 0 or 1 has
+//! an error too. The samples and the server's number of items include expired items that were not
+//! removed yet. The counts of the items of a prefix do not include expired items.
 
 use larder_engine::Engine;
 use serde::Serialize;

@@ -144,7 +144,7 @@ pub(super) fn tree(
 }
 
 /// The prefixes with the largest shares of the samples so far. Holds at most twice [`NODES`]
-/// prefixes. Only when it is full does it sort them and keep half, not for each new prefix.
+/// prefixes. When it is full, it sorts them and keeps half.
 struct Chosen<'a> {
     all: Sums,
     prefixes: Vec<(&'a [u8], Sums)>,

@@ -37,8 +37,8 @@ use super::{envoy, reply, request};
 /// that has waited longest for a request.
 pub(crate) const CONNECTIONS: usize = 1024;
 /// The largest number of bytes that a connection keeps of a request, and also of replies that the
-/// client has not read. Requests may be this long, because proxies pass on the cookies of their
-/// clients.
+/// client has not read. With HTTP/2, the limit of replies applies to each request. Requests may be
+/// this long, because proxies pass on the cookies of their clients.
 pub(super) const BUFFER: usize = 16 << 10;
 /// The largest length of the headers of an HTTP/2 request, in bytes, with 32 bytes added for each
 /// header. With tracing, Envoy copies headers of its clients into calls. By default Envoy accepts
@@ -77,8 +77,8 @@ struct LimitClient {
     executing: Cell<usize>,
     /// Number of requests that are being executed or whose bodies are arriving.
     begun: Cell<usize>,
-    /// Time at which a request last began or ended; the time of the connect if there was no request
-    /// yet.
+    /// Time since which the connection waits: a request last began or ended then, or the connection
+    /// opened. [`serve`] also sets it when it begins to close the connection or finds it busy.
     waits_since: Cell<Instant>,
     /// The bodies of HTTP/2 requests that are already answered. Their further frames are received
     /// and dropped. Otherwise, h2 would keep their trailers.
@@ -181,7 +181,8 @@ where
     }
 }
 
-/// Polls a connection, and then everything that the connection may have received something for.
+/// Polls a connection, then its requests and the bodies of answered requests, because the
+/// connection may have received something for them.
 fn poll<C: Future>(
     connection: Pin<&mut C>,
     requests: &RefCell<Vec<Answering>>,
@@ -270,7 +271,7 @@ async fn serve(
                     return;
                 }
                 // A connection that accepts no more requests stays open until those that have begun
-                // are answered. `PATIENCE` bounds the time of each.
+                // are answered. `PATIENCE` bounds the arrival of each body, and each decision.
                 if client.is_busy() || leaving && client.begun.get() > 0 {
                     client.waits_since.set(Instant::now());
                 } else if client.waits_since.get() + patience <= Instant::now() {

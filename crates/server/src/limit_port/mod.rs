@@ -7,19 +7,20 @@
 //!
 //! The thread runs two kinds of tasks. The tasks of the connections parse requests (`request.rs`)
 //! and send them to the task of the [`LimitWorker`]. In one turn of the session, that task executes
-//! all requests that have arrived and replies. Then the session sleeps until more requests arrive
-//! or the engine wakes it. So the session ticks once per turn, for all requests of the turn, and is
-//! asleep whenever another task runs.
+//! the requests that have arrived, up to a limit, and replies. Then the session sleeps until more
+//! requests arrive or the engine wakes it. So the session ticks once per turn, for all requests of
+//! the turn, and is asleep whenever another task runs.
 //!
 //! The key of a limiter is the prefix of its policy followed by the key of the request. So
 //! `POST /v1/limit/logins?key=ann` and `ma login/ann Qlogins` share one limiter if `login/` is the
 //! prefix.
 //!
-//! Invariants: there are at most [`CONNECTIONS`] connections. For any input, a connection holds at
-//! most [`BUFFER`] bytes in each direction. With HTTP/2, it also holds at most [`STREAMS`]
-//! requests, each with a body of at most [`BODY`](envoy::BODY) bytes. The headers of a request have
-//! at most [`HEADERS`] bytes, and are dropped before the connection waits for the body. While a
-//! client sends headers and never ends them, they take up to about 0.5 MB of memory, because a
+//! Invariants: there are at most [`CONNECTIONS`] connections, apart from replaced ones that still
+//! answer a request. For any input, a connection holds at most [`BUFFER`] bytes in each direction.
+//! With HTTP/2, it also holds at most [`STREAMS`] requests, each with a body of at most
+//! [`BODY`](envoy::BODY) bytes and a reply of at most [`BUFFER`] bytes. The headers of a request
+//! have at most [`HEADERS`] bytes, and are dropped before the connection waits for the body. While
+//! a client sends headers and never ends them, they take up to about 0.5 MB of memory, because a
 //! short header field takes more memory than it has bytes. While the thread reads a connection, the
 //! headers and trailers of up to [`STREAMS`] + [`CANCELLED`] requests take such memory, together up
 //! to about 70 MB. They are dropped before the thread reads another connection. The body of an
@@ -80,7 +81,7 @@ pub(crate) struct LimitPort {
 }
 
 impl LimitPort {
-    /// Listens, and serves on its own thread.
+    /// Serves the sockets of `listeners` on its own thread.
     pub(crate) fn start(
         running: &Arc<Running>,
         policies: PolicyReader,
@@ -109,7 +110,8 @@ impl LimitPort {
     /// Stops accepting connections, and gives requests in flight at most `grace` to finish. A
     /// second call does not change the deadline, but [`Stopper::stop_now`] ends the wait.
     pub(crate) fn stop(&self, grace: Duration) {
-        // A longer grace would be useless, because no decision takes longer than `PATIENCE`.
+        // No decision takes longer than `PATIENCE`. A longer grace would help only a request whose
+        // body still arrives.
         let end = Instant::now() + grace.min(PATIENCE);
         self.stop.send_modify(|stop| *stop = stop.or(Some(end)));
     }

@@ -1,5 +1,6 @@
-//! Parses HTTP requests. Keys are any bytes, so everything is percent-decoded as bytes. An unknown
-//! or repeated parameter is an error: a misspelt cost must not become the default.
+//! Parses HTTP requests. Keys are any bytes, so names of policies and values of parameters are
+//! percent-decoded as bytes. An unknown or repeated parameter is an error: a misspelt cost must not
+//! become the default.
 //!
 //! A web page can make a browser send requests to any address. `/v1/limit/` refuses them by their
 //! headers: `Origin`, which names the page, or `Sec-Fetch-Site`, which says that a page makes the

@@ -270,7 +270,7 @@ fn exactly_the_limit_is_admitted() {
     }
 }
 
-/// Returns how many requests eight connections get admitted by two limiters, of 500 each.
+/// Sends 500 requests on each of eight connections, to two limiters. Returns how many are admitted.
 fn admitted_of(limit: Limit) -> usize {
     const EACH: usize = 500;
     let server = server(vec![Policy::new("logins", limit)]);

@@ -20,7 +20,7 @@ use crate::server::Running;
 use crate::slow::{SentBy, SlowCommand, SlowCommands};
 use crate::waits::{Wait, Waits};
 
-/// The largest number of requests per turn.
+/// The largest number of new requests per turn.
 const TURN: usize = 256;
 /// The least value of `withheld_limit`. When that limit is reached, [`LimitWorker::withhold`] drops
 /// the replies whose clients have left, and sets the limit to twice the number of replies that

@@ -171,7 +171,7 @@ impl OutputBuffer<'_> {
     /// returned.
     ///
     /// # Panics
-    /// Panics if that memory was smaller than `n` bytes.
+    /// Panics if fewer than `n` bytes are allocated after the output.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.memory.memory.len() - self.memory.filled, "advanced beyond the room");

@@ -1,6 +1,6 @@
-//! Bytes that a connection keeps between turns: input without a complete command, and output that
-//! the socket did not take. Most connections keep no bytes most of the time, and then own no
-//! allocation. Memory for kept bytes is charged to the [`Budget`].
+//! Bytes that a connection keeps between turns: unconsumed input, and output that the socket did
+//! not take. Most connections keep no bytes most of the time, and then own no allocation. Memory
+//! for kept bytes is charged to the [`Budget`].
 
 use super::options::Budget;
 

@@ -1,11 +1,11 @@
 //! The part that the event loops over epoll and io_uring share: connections, calls of the service,
 //! placement of new connections, and time. The loops themselves move bytes and wait for events.
 //!
-//! A connection is *served* while it has a service state. After that, the connection *lingers*: it
-//! sends no more output, and waits until the client shuts down its sending side or [`LINGER_MS`]
-//! have passed. Without lingering, the kernel would reset a connection that is closed with unread
-//! input. The reset might overtake replies that are still on their way. After lingering, the
-//! connection is removed.
+//! A connection is *served* while it has a service state. A connection that the service has ended,
+//! or that was rejected, *lingers*: it sends no more output, and waits until the client shuts down
+//! its sending side or [`LINGER_MS`] have passed. Without lingering, the kernel would reset a
+//! connection that is closed with unread input. The reset might overtake replies that are still on
+//! their way. After lingering, the connection is removed.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,16 +24,15 @@ use super::{Flow, InputBuffer, MAX_INPUT_HELD, OutputMemory, Service};
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// The longest time for which a connection lingers, in milliseconds.
 const LINGER_MS: u64 = 2_000;
-/// The largest number of rejected clients that linger at the same time. Further rejected clients
-/// are closed at once.
+/// A rejected client lingers only while fewer than this many connections of the worker linger.
+/// Otherwise its connection is closed at once.
 const MAX_LINGERING_REJECTED: usize = 64;
-/// Time for which a worker accepts no clients after an accept has failed for lack of descriptors or
-/// memory, in milliseconds.
+/// Time until a worker accepts again after an accept has failed for lack of descriptors or memory,
+/// in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// The connections of the ready list can continue without an event of the kernel. In a turn, a
-/// worker continues so many of them that they cost at most this number of steps. A connection that
-/// only has replies to send costs one step. So after a commit, the many connections that waited for
-/// it continue within a few turns.
+/// The largest number of steps per turn for the connections of the ready list, which can continue
+/// without an event of the kernel. A connection that only has replies to send costs one step. So
+/// after a commit, the many connections that waited for it continue within a few turns.
 const STEPS: usize = 64;
 /// Number of steps that a connection costs if it has unprocessed requests, or more replies than fit
 /// into the output. So only a few such connections continue per turn, and new input of other
@@ -83,12 +82,13 @@ pub(super) struct ConnectedSocket<C, I> {
     /// True if the connection is in the `parked` list of [`Core`]. The connections of this list
     /// continue after a wake-up.
     listed: bool,
-    /// Time of the last call of the service, of the last write that the socket took, or of the
-    /// beginning of lingering, in [coarse milliseconds](coarse_ms).
+    /// Time of the last call of the service, of the last write from `output`, or of the beginning
+    /// of lingering, in [coarse milliseconds](coarse_ms).
     pub(super) stamp: u64,
     /// The last time at which the connection's buffers were empty, in coarse milliseconds.
     pub(super) empty_at: u64,
-    /// Number of bytes that the service has consumed or the socket has taken since `empty_at`.
+    /// Number of bytes that the service has consumed, or that the socket has taken from `output`,
+    /// since `empty_at`.
     pub(super) moved: u64,
     pub(super) io: I,
 }

@@ -83,7 +83,7 @@ counters! { pub Counters, LoopTotals {
     bytes_read,
     /// Bytes sent to clients.
     bytes_written,
-    /// Completed reads (system calls with epoll, completions with io_uring).
+    /// Completed reads (system calls, or completions of io_uring).
     reads,
     /// Completed writes, counted like `reads`.
     writes,

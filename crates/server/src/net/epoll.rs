@@ -435,7 +435,7 @@ impl<S: Service> Epoll<S> {
 
     fn listen(&self) -> io::Result<()> {
         for (index, listener) in self.core.shared.options.listeners.iter().enumerate() {
-            // With `EPOLLEXCLUSIVE`, a new client wakes only one worker.
+            // With `EPOLLEXCLUSIVE`, a new client does not wake all workers.
             let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
             self.register(libc::EPOLL_CTL_ADD, listener.fd(), events, LISTENERS + index as u64)?;
         }

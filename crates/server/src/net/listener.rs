@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// The largest number of connections that wait to be accepted. The kernel lowers this number to its
-/// own limit.
+/// The default of the largest number of connections that wait to be accepted. The kernel lowers
+/// this number to its own limit.
 const BACKLOG: i32 = 4096;
 
 /// An address to listen on.

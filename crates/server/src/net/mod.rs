@@ -74,11 +74,11 @@ impl fmt::Display for ConnectionId {
 pub enum Flow {
     /// Wait for more input. All complete commands were executed.
     Read,
-    /// Send the output, then call the service again. The service has more to do, but the
+    /// Send the output, then call the service again. The service has more to do. Usually the
     /// connection's unsent output has reached its limit.
     Drain,
-    /// Wait until the worker's waker is woken, then call the service again. No input is read until
-    /// then.
+    /// Wait until the worker's waker is woken, then call the service again. No input is processed
+    /// until then.
     Park,
     /// Like [`Flow::Read`], but the service also withholds replies. Call the service again after
     /// more input, and also after the worker's waker is woken.

@@ -52,7 +52,8 @@ pub struct Options {
     /// The largest number of open connections, over all workers. Further clients receive an error
     /// and are closed.
     pub max_connections: usize,
-    /// A connection is closed if no byte was sent or received on it for this time.
+    /// A connection is closed if no byte was sent or received on it for this time, unless it waits
+    /// for the server.
     pub idle_timeout: Option<Duration>,
     /// The longest time that a graceful shutdown waits for the rest of a half-sent command. For
     /// unsent replies, the shutdown waits longer, at most for the time that was passed to

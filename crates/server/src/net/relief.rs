@@ -1,8 +1,9 @@
 //! Closes connections when their buffers together take more memory than the [budget] allows. A
 //! connection *keeps* the bytes of its buffers: unconsumed input and unsent output. A charge to the
 //! budget always succeeds. Afterwards, the workers close the connections that have kept the most
-//! bytes for the longest time. Clients that do not read their replies are closed before a client
-//! that has sent half a line. A client that waits for the server is closed last.
+//! bytes for the longest time. Clients that are too slow are closed before clients that pause for a
+//! moment, and clients that wait for the server after both. But connections that keep few bytes are
+//! closed only after all others.
 //!
 //! Each worker may always use its equal part of the limit, and more while other workers use less.
 //! So when the limit is exceeded, a worker closes its own connections only if they use more than
@@ -14,35 +15,35 @@ use super::connection::Core;
 use super::{Flow, Service};
 use std::sync::atomic::Ordering;
 
-/// When the limit is exceeded, a check closes connections until only `LEFT`/`PARTS` of the limit is
-/// in use. Without this margin, checks would follow each other closely, and each check scans all
-/// connections.
+/// When the limit is exceeded, a check closes connections until only `LEFT`/`PARTS` of the limit,
+/// or of the worker's part of it, is in use. Without this margin, checks would follow each other
+/// closely, and each check scans all connections.
 const LEFT: u64 = 7;
 const PARTS: u64 = 8;
 
 /// Upper bound of a connection's silence, in milliseconds: a longer silence counts as this long.
-/// The silence is the time since the connection last moved a byte. A byte is moved when the service
-/// consumes it or when it is sent.
+/// The silence is the time since the service was last called for the connection, or since the
+/// socket last took held output.
 const SILENCE_MS: u64 = 5_000;
 
-/// A client counts as too slow if its connection has moved no byte for this time, in milliseconds.
-/// It also counts as too slow if its connection has kept bytes for longer than this time and moves
-/// them at less than [`LEAST_RATE`].
+/// A client counts as too slow if its connection is silent for this time, in milliseconds. It also
+/// counts as too slow if its connection has kept bytes for longer than this time and moves them at
+/// less than [`LEAST_RATE`]. A byte is moved when the service consumes it or the socket takes it.
 const PAUSE_MS: u64 = 500;
 
 /// The lowest rate, in bytes per second, at which a client must send or read while its connection
 /// keeps bytes.
 const LEAST_RATE: u64 = 64 << 10;
 
-/// A connection is small if it keeps at most 1/`MODEST_SHARE` of its equal share of the limit.
-/// Small connections are closed only after all larger connections.
+/// A connection is small if it keeps at most 1/`MODEST_SHARE` of its equal share of the worker's
+/// part of the limit. Small connections are closed only after all larger connections.
 const MODEST_SHARE: u64 = 4;
 
 /// Interval between checks after a check that closed no connection, in milliseconds.
 const CHECK_INTERVAL_MS: u64 = 2;
 
-/// The reason why a connection keeps bytes. The order matters: connections with a later variant are
-/// closed first.
+/// The reason why a connection keeps bytes. The order matters: of several large connections, and of
+/// several small ones, those with a later variant are closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     /// The server has not answered yet.
@@ -62,7 +63,7 @@ struct Holder {
     key: u32,
     bytes: u64,
     cause: Cause,
-    /// Time for which no byte was moved, in milliseconds; at most [`SILENCE_MS`].
+    /// The connection's silence, in milliseconds; at most [`SILENCE_MS`].
     silent: u64,
 }
 

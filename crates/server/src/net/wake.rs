@@ -1,7 +1,7 @@
 //! Wakes a worker from other threads. Invariant: the thread that changes `woken` from false to true
-//! writes to the eventfd. The worker clears `woken` before it looks for the reasons of the wake-up:
-//! new sockets, or orders to stop accepting or to end. So no wake-up is lost. Until the worker
-//! clears `woken`, further wake-ups cost no write.
+//! writes to the eventfd. The worker clears `woken` before it looks for the reasons of the wake-up,
+//! such as new sockets, orders, or parked connections that can continue. So no wake-up is lost.
+//! Until the worker clears `woken`, further wake-ups cost no write.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

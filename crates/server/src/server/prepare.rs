@@ -1,5 +1,6 @@
 //! Prepares the process for a server: sets limits, binds listeners, writes files, and drops rights.
-//! The caller must drop rights last, because binding listeners and writing files may need them.
+//! The caller must drop rights after it has bound the listeners and written the pidfile, because
+//! these steps may need the rights.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -52,8 +53,8 @@ pub(super) fn prepare_process(settings: &mut Settings) -> Result<(), StartError>
     Ok(())
 }
 
-/// Raises the limit of open files as far as `max_connections` needs. Returns how many of these
-/// connections the new limit allows.
+/// Raises the limit of open files, if possible at least as far as `max_connections` needs. Returns
+/// how many of these connections the new limit allows.
 pub(super) fn reachable_connections(settings: &Settings) -> io::Result<usize> {
     // An estimate of the number of descriptors that are not connections. 64 are for listeners, the
     // admin page, the log file and devices. Each worker has four descriptors: its epoll or io_uring

@@ -1,6 +1,6 @@
 //! Opens and closes the devices of the server's store, and reports its recovery. Opening and
 //! locking the devices may need rights that the process drops later. The recovery of the store ends
-//! before a client can connect.
+//! before a client is served.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
-//! A thread that does background work once a second in place of the workers. The thread counts
-//! trouble for clients, such as refused writes, and logs each kind with its count and advice, at
-//! most once per [`SILENCE`]. So no worker waits for a slow log. The thread also returns freed
-//! memory to the kernel.
+//! A thread that does background work once a second in place of the workers. The thread reads the
+//! counters of trouble for clients, such as refused writes. It logs each kind with its count and
+//! advice, at most once per [`SILENCE`]. So no worker waits for a slow log. The thread also returns
+//! freed memory to the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

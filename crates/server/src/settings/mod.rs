@@ -1,6 +1,7 @@
 //! All settings and the sources of their values. Invariant: the table in `table.rs` is the only
-//! list of settings. Flags, environment names, keys of the configuration file, the help text and
-//! `stats settings` are all generated from the table, so none of them can miss a setting.
+//! list of settings, apart from `--config` and the policies. Flags, environment names, keys of the
+//! configuration file, the help text and `stats settings` are all generated from the table, so none
+//! of them can miss a setting.
 
 mod error;
 mod extended;
@@ -41,7 +42,8 @@ impl Settings {
         let Some(setting) = table::all().find(|setting| setting.key == key) else {
             return;
         };
-        // `set` accepts every text that `show` returns. A test checks this for the whole table.
+        // `set` accepts every text that `show` returns, except for some empty ones. A test checks
+        // this for the defaults of all settings that are shown.
         let _ = (setting.set)(self, &(setting.show)(other));
         match other.is_given(setting.key) {
             true => self.given.insert(setting.key),

@@ -136,11 +136,11 @@ fn prefixes_of(policies: &[Policy]) -> BTreeMap<&str, &str> {
     policies.iter().filter_map(|policy| Some((policy.prefix.as_deref()?, &*policy.name))).collect()
 }
 
-/// Checks that no descriptor that matches `policy` has an item key that begins with the prefix of
-/// another policy. With such a key, clients of a proxy such as Envoy could use up limits of the
-/// other policy. A descriptor's item key is the prefix of `policy`, followed by the values that the
-/// descriptor pattern of `policy` does not fix. These values contain no `/`, and a `/` separates
-/// them.
+/// Checks that no descriptor that matches `policy` has an item key that begins with the longer
+/// prefix of another policy. With such a key, clients of a proxy such as Envoy could use up limits
+/// of the other policy. A descriptor's item key is the prefix of `policy`, followed by the values
+/// that the descriptor pattern of `policy` does not fix. A `/` separates these values. In the
+/// values, `/` is percent-encoded.
 fn keep_apart(policy: &Policy, prefixes: &BTreeMap<&str, &str>) -> Result<(), Fault> {
     let (Some(pattern), Some(own)) = (&policy.descriptor, policy.prefix.as_deref()) else {
         return Ok(());
@@ -383,10 +383,10 @@ impl Settings {
         changed.map(|(name, here, there)| (name.to_owned(), here, there)).collect()
     }
 
-    /// Checks that these settings keep items in a store if any of `policies` sets a durability.
+    /// Checks that the durability of these settings is not `none` if any of `policies` sets one.
     ///
     /// # Errors
-    /// Returns the reason if a policy sets a durability although these settings keep no items.
+    /// Returns the reason if a policy sets a durability although that of these settings is `none`.
     pub(crate) fn check_policies(&self, policies: &[Policy]) -> Result<(), String> {
         let lasts = self.durability() != Durability::None;
         let promising = policies.iter().find(|policy| policy.durability.is_some() && !lasts);

@@ -61,7 +61,8 @@ pub(super) struct Setting {
     pub(super) brief: &'static str,
     /// Sets the value from text. The error says what to do.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
-    /// Returns the value in the given settings, as text that `set` accepts.
+    /// Returns the value in the given settings, as text that `set` accepts. The text of an absent
+    /// value is empty, and `set` may refuse it.
     pub(super) show: fn(&Settings) -> String,
 }
 

@@ -43,8 +43,9 @@ pub(super) fn parse_durability(text: &str) -> Result<Option<Durability>, String>
     one_of(text, DURABILITIES).map(Some)
 }
 
-/// Adds the device of memcached's `-o ext_path=PATH:SIZE` to the store. As in memcached, the end of
-/// the process loses the items on that device, unless `--durability` is given.
+/// Adds the device of memcached's `-o ext_path=PATH:SIZE` to the store. memcached loses the items
+/// on that device when its process ends. So unless `--durability` is given, the durability is
+/// `none`.
 pub(super) fn set_ext_path(settings: &mut Settings, text: &str) -> Result<(), String> {
     if settings.is_given("store") {
         return Err("--store names a store already: leave one of the two out".to_owned());

@@ -28,7 +28,7 @@ pub enum Flavor {
 /// The TCP port of addresses that do not name a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// No TCP (`-p 0`).
+    /// No port (`-p 0`): the server does not listen on addresses that do not name a port.
     Off,
     /// The kernel chooses a port (`-p -1`).
     Any,
@@ -114,8 +114,8 @@ pub struct Settings {
     /// The path of a report of `larder bench all`, or of the report's directory. The admin page
     /// shows this report.
     pub lab_report: Option<PathBuf>,
-    /// The HTTP port for rate limits. The server listens on it at the IP addresses of the data
-    /// port.
+    /// The port for rate limits over HTTP and gRPC. The server listens on it at the addresses of
+    /// the data port, or at 127.0.0.1 if the data port has no TCP address.
     pub limit_port: Port,
     /// RAM for data, index and buffers, in bytes.
     pub memory: u64,
@@ -124,7 +124,7 @@ pub struct Settings {
     /// What happens to a write when there is no room: items are evicted, or the write is refused.
     pub when_full: WhenFull,
     /// The devices of the store. The store keeps items that do not fit into memory, and restores
-    /// items after a restart.
+    /// items after a restart. With the durability `none`, it does so only after a clean stop.
     pub store: Vec<StorePath>,
     /// Lanes of the store whose devices are lost. The store starts without their items.
     pub forget: Vec<LaneNumber>,

@@ -1,5 +1,6 @@
-//! The groups of `stats`. Names and order of the rows are memcached's, because exporters and
-//! clients parse them. Larder's own rows begin with `larder_`.
+//! The groups of `stats`. In the groups that memcached has too, names and order of the rows are
+//! memcached's, because exporters and clients parse them. There, Larder's own rows begin with
+//! `larder_`.
 
 use super::exporter::RowTexts;
 use super::metric::each;

@@ -88,7 +88,7 @@ impl MetricUnit {
     }
 }
 
-/// How the values of several lanes, workers or servers become one.
+/// How the values of several servers become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joined {
     /// The values are added.

@@ -1,8 +1,9 @@
-//! The statistics of `stats`, the metrics and the status page. One table of metrics (`table/`) is
-//! their only source. Reading almost any figure takes no lock, because the workers write the
-//! counters without synchronizing with readers. The exceptions are the numbers of free places and
-//! of copies. The reader takes locks for them that a request takes when it opens a segment or keeps
-//! a copy of a record.
+//! The statistics of `stats`, of `/metrics` and of the admin page. One table of metrics (`table/`)
+//! is their source, except for `stats settings`, `stats conns` and `stats slow`. Reading almost any
+//! metric takes no lock that requests take, because the workers write the counters without
+//! synchronizing with readers. The exceptions are the numbers of free places and of copies. The
+//! reader takes locks for them that a request takes when it opens a segment or keeps a copy of a
+//! record.
 
 mod connections;
 mod described;

@@ -278,7 +278,7 @@ fn encoded(query: &str) -> String {
     query.bytes().map(byte).collect()
 }
 
-/// A Prometheus that scrapes a server four times per second and evaluates the packaged alerts.
+/// A Prometheus that scrapes a server once per second and evaluates the packaged alerts.
 struct Prometheus {
     foreign: Foreign,
     folder: PathBuf,

@@ -57,7 +57,7 @@ pub(super) fn is_call(head: &Parts) -> bool {
     head.method == Method::POST && format.is_some_and(is_known)
 }
 
-/// Receives the message of a call; `None` if it is longer than [`BODY`].
+/// Receives the body of a call and returns its message; `None` if the body is longer than [`BODY`].
 pub(super) async fn receive(body: &mut Incoming) -> Result<Option<Vec<u8>>, GrpcError> {
     let late = |_| GrpcError::new(Status::DeadlineExceeded, "the request did not end in time");
     match timeout(PATIENCE, collect(body)).await.map_err(late)?? {

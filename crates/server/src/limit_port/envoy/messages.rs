@@ -54,7 +54,7 @@ pub(super) struct RateLimitOverride {
 pub(super) struct RateLimitResponse {
     #[prost(enumeration = "Code", tag = "1")]
     pub(super) overall_code: i32,
-    /// The results, one for each descriptor of the request.
+    /// The results, one for each descriptor of the request; empty if the request was too large.
     #[prost(message, repeated, tag = "2")]
     pub(super) statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]
@@ -73,7 +73,7 @@ pub(super) enum Code {
 pub(super) struct DescriptorStatus {
     #[prost(enumeration = "Code", tag = "1")]
     pub(super) code: i32,
-    /// Absent if no policy limits the descriptor.
+    /// Absent if no policy limits the descriptor, or if there is no decision about it.
     #[prost(message, optional, tag = "2")]
     pub(super) current_limit: Option<RateLimit>,
     #[prost(uint32, tag = "3")]

@@ -7,7 +7,8 @@
 //!
 //! By default, Envoy lets a request pass if the service answers with an error. The clients of Envoy
 //! can choose values of descriptors. So no value that a client chooses may lead to an error. A
-//! request with a value that is too long is refused as over the limit.
+//! request with a value that is too long is refused as over the limit. The exception is a value
+//! whose key holds an item that is neither a limiter nor a number.
 
 mod grpc;
 mod messages;
@@ -116,8 +117,7 @@ fn refusal(head: &Parts) -> Option<Response> {
     (head.uri.path() != PATH).then(|| grpc::failure(&unknown()))
 }
 
-/// Calls `count` with the counters for requests and descriptors that the counters of no policy
-/// include.
+/// Calls `count` with the counters of requests and descriptors that no policy counts.
 fn count(server: &Callee, count: impl FnOnce(&ProxyCounters)) {
     if let Some(context) = server.running.context() {
         count(context.policies().proxies());

@@ -122,7 +122,7 @@ impl<S: Service> Uring<S> {
             // The timer is more exact than the coarse clock that decides if a sweep is due. Without
             // the added millisecond, the timer might end just before the sweep is due.
             *self.timer = Timespec::from(wait + Duration::from_millis(1));
-            // SAFETY: `timer` is boxed, and is not changed before the next turn submits it.
+            // SAFETY: `timer` is boxed, and is not changed before this turn submits it.
             unsafe { self.ring.start_timer(&raw const *self.timer)? };
         }
         Ok(())

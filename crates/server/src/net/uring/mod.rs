@@ -407,8 +407,9 @@ impl<S: Service> Uring<S> {
         self.ring.wait_for_output(connection.socket.as_raw_fd(), key)
     }
 
-    /// Continues a connection by one step: sends unsent output, processes input, or receives.
-    /// Does nothing while a send is in flight.
+    /// Continues a connection by one step: sends unsent output, processes input, or receives. Does
+    /// nothing while a served connection has a send in flight or waits for its socket to be
+    /// writable.
     #[inline]
     fn step(&mut self, key: u32) -> io::Result<()> {
         let given_up = self.core.has_given_up_clients();

@@ -1,5 +1,5 @@
 //! The io_uring ring of a worker. This module creates the ring with the best setup that the kernel
-//! offers, checks that the kernel has all needed operations, queues operations, and returns
+//! offers, checks that the kernel has the newest needed operation, queues operations, and returns
 //! completions.
 
 use std::io;
@@ -251,8 +251,8 @@ fn op_of(data: u64) -> Op {
     }
 }
 
-/// Tries the operations that the event loop needs, on a socket pair. The error names the operation
-/// that the kernel refused.
+/// Tries a repeated receive into shared buffers on a socket pair. This is the newest operation that
+/// the event loop needs. The error names the operation that the kernel refused.
 pub(in crate::net) fn probe() -> Result<(), String> {
     let refused = |what: &str, error: io::Error| format!("{what}: {error}");
     let mut ring = Ring::new().map_err(|error| match error.raw_os_error() {

@@ -174,8 +174,8 @@ fn differences_name_policies_that_come_change_and_go() {
     assert!(here.policy_differences(&here.clone()).is_empty());
 }
 
-/// The item key made from a descriptor must not begin with the prefix of another policy. With such
-/// a key, clients of a proxy could use up the limiters of the other policy.
+/// The item key made from a descriptor must not begin with the longer prefix of another policy.
+/// With such a key, clients of a proxy could use up the limiters of the other policy.
 #[test]
 fn descriptors_do_not_reach_other_prefixes() {
     let read = |prefix: &str, descriptor: &str, other: &str| {

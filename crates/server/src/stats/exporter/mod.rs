@@ -25,7 +25,7 @@ pub(super) struct FamilyList {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     Always,
-    /// Shown once the server has had items.
+    /// Shown while there are items (`stats items`) or segments (`stats slabs`).
     WithItems,
     WithStore,
     /// Never shown. The string is the reason.

@@ -52,20 +52,21 @@ pub(super) static METRICS: &[Metric] = &[
     decisions(
         "limit:NAME:within",
         r#"result="within""#,
-        "Requests that passed, after which at most 80 % of the budget (with `gcra`: of the burst) \
-         was used.",
+        "Requests that passed, and increments of plain counters, after which at most 80 % of the \
+         budget (with `gcra`: of the burst) was used.",
         |p| some(p.counters.total(DecisionResult::Within)),
     ),
     decisions(
         "limit:NAME:near",
         r#"result="near""#,
-        "Requests that passed, after which more than 80 % was used.",
+        "Such requests and increments, after which more than 80 % was used.",
         |p| some(p.counters.total(DecisionResult::Near)),
     ),
     decisions(
         "limit:NAME:over",
         r#"result="over""#,
-        "Refused requests, and increments of plain counters to a number above the budget.",
+        "Refused requests, and increments of plain counters to a number above the budget (with \
+         `gcra`: above the burst).",
         |p| some(p.counters.total(DecisionResult::Over)),
     ),
     decisions(

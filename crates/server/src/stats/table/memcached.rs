@@ -1,6 +1,6 @@
 //! The rows of `stats` that memcached has too, in memcached's order. Rows of mechanisms that Larder
-//! does not have show 0. The rows of memcached's slab mover show the figures of the cleaner, which
-//! is the most similar mechanism of Larder.
+//! does not have show 0 or `none`. The row `slab_reassign_rescues` of memcached's slab mover counts
+//! the items that the cleaner moved, because the cleaner is the most similar mechanism of Larder.
 
 use super::super::metric::MetricUnit::Seconds;
 use super::super::metric::{Metric, absent, counter, gauge, some, text, zero};

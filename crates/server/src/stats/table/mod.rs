@@ -1,5 +1,6 @@
 //! The table of metrics. `stats`, `/metrics`, `/v1/stats`, `/v1/metrics` and the tables of
-//! `docs/metrics.md` are made from it, so a row that is added here appears everywhere.
+//! `docs/metrics.md` are made from it, so a row that is added here appears in all of them. However,
+//! `/metrics` shows only rows with a name, and `/v1/stats` only rows of some groups.
 
 mod durability;
 mod groups;

@@ -82,7 +82,8 @@ pub(super) static METRICS: &[Metric] = &[
     .named("larder_store_healthy"),
     text(
         "larder_flash_io",
-        "The method of reads from the store: `uring`, or `threads` if io_uring is not available.",
+        "The method of reads from the store: `uring`, or `threads` with `--io epoll` or if io_uring \
+         is not available.",
         |s| some(s.running.flash_io.get().copied().unwrap_or("none")),
     )
     .named("larder_flash_io_info")
@@ -245,7 +246,7 @@ pub(super) static METRICS: &[Metric] = &[
     })
     .bytes()
     .named("larder_lane_bytes"),
-    of_lane("larder_lane_N_capacity", Gauge, "Size of the lane's device.", |lane| {
+    of_lane("larder_lane_N_capacity", Gauge, "Size of the lane's devices.", |lane| {
         some(lane.state.capacity)
     })
     .bytes()

@@ -23,7 +23,7 @@ const NEAR = 8;
  * @typedef {{id: string, title: string, format: (value: ?number) => string, lines: Line[],
  *   top?: number, optional?: boolean, binary?: boolean, height?: number}} Spec
  *   `top` is the upper end of the axis of values. With `binary`, the steps of this axis are powers
- *   of two. An optional chart is hidden if it has nothing but zeros.
+ *   of two. An optional chart is hidden if it has only zeros and absent values.
  * @typedef {{past: import("./model.js").Past, from: number, to: number}} Window  In seconds.
  */
 
@@ -112,7 +112,7 @@ export class Chart {
       return;
     }
     this.#uplot = new uPlot(this.#options(width, height), this.#data, this.#plot);
-    // The frame has the label. If the canvas had one too, screen readers would read it twice.
+    // The plot has the label. If the canvas had one too, screen readers would read it twice.
     this.#plot.querySelector("canvas").setAttribute("aria-hidden", "true");
     this.#tell();
   }
@@ -160,7 +160,7 @@ export class Chart {
     this.zoom?.(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
   }
 
-  /** Shades the time before the server's start. */
+  /** Shades the time before the oldest step of the history. */
   #shadeBefore(u) {
     const { past, from } = this.#window;
     if (past.begins === null || past.begins <= from) return;

@@ -74,7 +74,7 @@ export function resize(parent, length, make) {
   while (parent.children.length < length) parent.append(make());
 }
 
-/** A paragraph with a command or with lines of a file. */
+/** A block with a command or with lines of a file. */
 export const example = (text) => h("pre", { tabindex: 0 }, h("code", {}, text));
 
 /**

@@ -105,7 +105,7 @@ export class Model {
     return to < from ? null : (to - from) / (latest.time - first.time);
   }
 
-  /** Returns the values of a series at the latest message, or null. */
+  /** Returns the value of a series at the latest message, or null. */
   value(series) {
     return this.latest?.values[series] ?? null;
   }

@@ -1,4 +1,4 @@
-// The view "Tiers": the devices of the store, one lane each.
+// The view "Tiers": the lanes of the store with their devices.
 
 import { Chart } from "./chart.js";
 import { CLEANER_ROWS, CleanerPanel } from "./cleaner.js";

@@ -1,4 +1,4 @@
-// The token, which all requests need that change the server or show values.
+// The token. Requests that change the server or show values need it.
 //
 // The token is only in the memory of this page, so a reload forgets it. If the browser stored it,
 // the next program that serves a page at this address could read it. The page also forgets the
