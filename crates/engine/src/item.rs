@@ -6,7 +6,7 @@ use crate::{Expiry, UnixSeconds};
 use larder_log::{Address, Fields, Pin, Record, RecordId};
 use std::sync::Arc;
 
-/// An item in RAM. It is readable until the next tick of the session that found it.
+/// An item in RAM. It is readable until the session that found it ticks or sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     record: Record<'a>,
@@ -49,7 +49,9 @@ impl<'a> Listed<'a> {
         self.0.expiry()
     }
 
-    /// Returns true if clients have read the item since it was stored (the meta flag `h`).
+    /// Returns true if the item's slot shows that clients have read it (the meta flag `h`). The
+    /// cleaner lowers the read frequency of items that it keeps, so the slot may not show old
+    /// reads.
     pub fn hit_before(&self) -> bool {
         self.0.hit_before()
     }
@@ -75,8 +77,9 @@ pub(crate) struct ItemHandle {
 }
 
 /// The bytes of a value from some offset on. They stay readable even if the item is overwritten,
-/// deleted or evicted. But values whose items are gone take at most a fixed share of memory. When
-/// that share is full, Larder drops the value whose last [`KeptValue::read`] is the oldest.
+/// deleted or evicted. But values that only `KeptValue`s hold in memory take at most a fixed share
+/// of it, except for a single larger value. When that share is full, Larder drops the value whose
+/// last [`KeptValue::read`] is the oldest.
 #[derive(Debug)]
 pub struct KeptValue {
     // Declared before the lane, because fields are dropped in order and the pin may point into the
@@ -154,7 +157,8 @@ impl<'a> Item<'a> {
         self.record.is_stale()
     }
 
-    /// Returns true if the item had been read before the read that returned it (the meta flag `h`).
+    /// Returns true if the slot shows a read before the one that returned the item (the meta flag
+    /// `h`). The cleaner lowers the read frequency of items that it keeps.
     pub fn hit_before(&self) -> bool {
         self.slot.frequency() > u8::from(self.record.inherits_reads())
     }

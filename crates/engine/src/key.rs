@@ -57,7 +57,7 @@ impl<'a> Key<'a> {
     }
 
     /// Returns the key's stripe and position in an index of 64 stripes, as one number. The index
-    /// cannot tell two keys with the same number apart. Only simulations call this.
+    /// cannot tell two keys with the same number apart. Only simulations and tests call this.
     pub fn place(&self) -> u32 {
         const STRIPES: u32 = 6;
         let stripe = (self.lo >> (u64::BITS - STRIPES)) as u32;

@@ -25,7 +25,8 @@ pub struct LargeValue {
     mapping: Option<Mapping>,
     len: usize,
     charged: u64,
-    /// True if the last charge failed. The budget then has a reservation for that charge.
+    /// True if the last call of [`LargeValue::charge`] failed and no later charge succeeded. The
+    /// budget then has a reservation.
     waits: bool,
     budget: Arc<Budget>,
 }

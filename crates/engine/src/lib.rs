@@ -3,8 +3,8 @@
 //! [`Session::tick_at`], and the hash seed in [`Options`].
 //!
 //! A thread that uses the engine opens a [`Session`] and calls [`Session::tick`] once per turn of
-//! its loop. Every [`Item`] that a session returned stays readable until the session's next tick.
-//! Memory is reused only after every session has ticked or is [asleep](Session::sleep).
+//! its loop. Every [`Item`] that a session returned stays readable until the session ticks or
+//! sleeps. Memory is reused only after every session has ticked or is [asleep](Session::sleep).
 //!
 //! # A cache in one process
 //!

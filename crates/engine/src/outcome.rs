@@ -19,18 +19,21 @@ pub enum CommitState {
     Durable,
     /// The commit has not ended yet.
     Pending,
-    /// The commit failed. In sync mode, the change was undone. In async mode, the change stays and
-    /// becomes durable with a later commit. (Answers wait for a commit in async mode only while a
+    /// The commit failed. In sync mode, the change was undone, unless it was a flush. Flushes, and
+    /// all changes in async mode, stay and become durable with a later commit. (In async mode, an
+    /// answer waits for a commit if the call was a flush or asked for sync durability, or while a
     /// commit is overdue.)
     Failed,
 }
 
-/// The reason why a call was refused. Nothing was changed.
+/// The reason why a call was refused. Nothing was changed, except that a refused flush may have
+/// emptied some lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Memory is full and nothing in it may be reclaimed.
     OutOfMemory,
-    /// The store cannot be written. The engine retries in the background.
+    /// A device fails: the store cannot be written, the record cannot be read, or the key cannot
+    /// finish its move to another lane. The engine retries writes and moves in the background.
     StoreFailed,
     /// The store is full and nothing on it may be reclaimed.
     StoreFull,
@@ -49,9 +52,12 @@ pub enum Outcome<T> {
     /// Nothing was done, because the record is being read into memory. Repeat the call after the
     /// session's waker was woken.
     NeedsRead,
-    /// Nothing was done, because memory is full and being reclaimed, because the key is moving
-    /// between lanes, or because a commit must first extend the lease of versions. Repeat the call
-    /// after the session's waker was woken.
+    /// Not finished; nothing was changed yet. Repeat the call after the session's waker was woken.
+    /// There are four reasons:
+    /// - Memory or the store is full, and the cleaner makes room.
+    /// - The key is moving between lanes.
+    /// - A commit must first extend the lease of versions.
+    /// - A flush, a drain or the growth of a device waits for another thread.
     NeedsSpace,
     /// Nothing was done, and the caller cannot wait: the session's waker is not woken when a
     /// repeated call would succeed.

@@ -1,15 +1,15 @@
-//! Counters and statistics. Every session has its own counters, which only its thread writes.
-//! Readers sum them up.
+//! Counters and statistics. Every session and every cleaner has its own counters, which only its
+//! thread writes. Readers sum them up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// One session's counters. Only the session's thread writes to them.
+        /// The counters of one session or cleaner. Only its thread writes to them.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64,)* }
 
-        /// The sum of all sessions' counters since the start or the last reset.
+        /// The sum of the counters of all sessions and cleaners.
         #[derive(Clone, Debug, Default)]
         pub struct Totals { $($(#[$doc])* pub $name: u64,)* }
 
@@ -35,7 +35,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys looked up, except for look-ups counted as touches.
+    /// Keys looked up, except for look-ups counted as touches and look-ups that are not counted.
     cmd_get,
     /// Stores (set, add, append, …), successful or not, except for values that are too large and
     /// for refused calls.
@@ -44,13 +44,13 @@ counters! {
     cmd_touch,
     /// Flushes.
     cmd_flush,
-    /// Look-ups that found an item.
+    /// Look-ups of `cmd_get` that found or created an item.
     get_hits,
-    /// Look-ups that found no item.
+    /// Look-ups of `cmd_get` that found no item and created none.
     get_misses,
-    /// Look-ups that found an expired item. They also count in `get_misses`. If the call then
-    /// created the item, they count in `get_hits` instead, because memcached counts such a call as
-    /// a hit.
+    /// Look-ups and touches that found an expired item. They also count in `get_misses` or
+    /// `touch_misses`. If the call then created the item, they count as hits instead, as in
+    /// memcached.
     get_expired,
     /// Touches that found an item.
     touch_hits,
@@ -89,7 +89,7 @@ counters! {
     decr_hits,
     /// Decrements that found no item and created none.
     decr_misses,
-    /// Compare-and-set writes that matched.
+    /// Compare-and-set writes that stored their value, also as a stale one over a newer item.
     cas_hits,
     /// Compare-and-set writes that found no item.
     cas_misses,
@@ -100,15 +100,16 @@ counters! {
     total_items,
     /// Live items evicted to make room for others.
     evictions,
-    /// Evicted items that were never read.
+    /// Items evicted from probation that were never read.
     evicted_unfetched,
-    /// Items removed because they had expired.
+    /// Expired items and unused limiters that the cleaner removed.
     expired,
-    /// Expired items that were never read.
+    /// The part of `expired` whose read frequency was 0: never read, or read only before the
+    /// cleaner lowered the frequency.
     expired_unfetched,
     /// Writes refused because memory or the store had no room for them.
     store_no_memory,
-    /// Writes refused because the item was too large.
+    /// Stores refused because the given value was too large.
     store_too_large,
     /// Items moved by the cleaner to keep them.
     moved_items,
@@ -210,7 +211,7 @@ stats! {
     lower_bytes: sum,
     /// The part of `lower_bytes` that is in use.
     lower_used: sum,
-    /// Segments that hold items, including jumbo ones.
+    /// Segments that hold records, live or dead, including jumbo ones.
     segments: sum,
     /// Jumbo segments.
     jumbos: sum,

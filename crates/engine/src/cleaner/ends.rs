@@ -14,7 +14,7 @@ use larder_log::record::{HEADER, Kind, write_head};
 use larder_log::{Claim, Fields, Layout, Record, Rule, SegmentNumber, Stream};
 use std::sync::atomic::Ordering;
 
-/// The number of segments per turn whose ends may fail to move. After so many failures, the turn
+/// The number of segments per turn whose ends may fail to move. After these failures, the turn
 /// moves ends only where moving is cheaper than dead maps.
 const MOST_FAILED: usize = 4;
 
@@ -105,7 +105,7 @@ impl Cleaner {
         lane.log.needs_maps(store.commits.durable(), wanted.max(1))
     }
 
-    /// Appends a tombstone for every key whose newest version is in this quarantined segment.
+    /// Appends a tombstone for every key whose newest version may be in this quarantined segment.
     /// Returns false if not all of these ends could be moved.
     fn move_ends_of(&mut self, lane: DurableLane<'_>, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_dead_jumbo() {

@@ -102,7 +102,7 @@ impl Cleaner {
     }
 
     /// Drops a segment's frame. Records that were read more than once stay in memory as copies. A
-    /// jumbo that was read keeps its frame and moves to the end of the survivors' queue.
+    /// jumbo that S3-FIFO keeps also keeps its frame, and moves to the end of the survivors' queue.
     fn drop_frame(&mut self, lane: DurableLane<'_>, stream: Stream, number: SegmentNumber) -> bool {
         if lane.log.segment(number).is_jumbo() {
             return self.promote_jumbo(&lane, stream, number) || lane.log.drop_frame(number);
@@ -137,8 +137,8 @@ impl Cleaner {
         self.participant.sleep();
     }
 
-    /// Frees the oldest frame of copies. Copies in it that were read move to another frame, and the
-    /// other copies are evicted.
+    /// Frees the oldest frame of a queue of copies. Copies in it that were read move to another
+    /// frame if there is one, and the other copies are evicted.
     fn forget_copies(&mut self, lane: &Lane, queue: Queue) -> bool {
         self.participant.tick();
         let now = lane.now.load(Ordering::Relaxed);
@@ -151,7 +151,7 @@ impl Cleaner {
         let is_wanted = |address, record: &Record<'_>| {
             !walk::expired(*record, now) && slot_of(address, record).is_some()
         };
-        // Called for each copy that is evicted, because it was not read lately. Lowers the
+        // Called for each copy that is evicted, mostly because it was not read lately. Lowers the
         // frequency in its slot to 1. So when the record's probation in the store ends, the record
         // is not promoted.
         let forgotten = |address, record: &Record<'_>| {

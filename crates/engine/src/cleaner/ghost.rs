@@ -1,5 +1,5 @@
-//! The ghost queue of S3-FIFO: fingerprints of items that were evicted from probation unread. An
-//! item that comes back is written straight to the main queue.
+//! The ghost queue of S3-FIFO: fingerprints of items that were evicted from probation. An item that
+//! comes back is written straight to the main queue.
 //!
 //! A bucket has eight 16-bit fingerprints and drops the oldest first. Races between threads lose a
 //! ghost, never an item. Source: J. Yang et al., "FIFO queues are all you need for cache eviction",

@@ -9,8 +9,8 @@ use larder_log::record::Kind;
 
 /// The share of the memory that limiters may take: 1/`SHARE`.
 const SHARE: u64 = 2;
-/// The largest value of `LimiterShare::row`, the bytes of limiters that were kept while little was
-/// evicted: 1/`ROW_SHARE` of the memory, but at most `ROW_MAX` bytes.
+/// Limiters are kept while `LimiterShare::row` is at most 1/`ROW_SHARE` of the memory and at most
+/// `ROW_MAX` bytes.
 const ROW_SHARE: u64 = 8;
 const ROW_MAX: u64 = 256 << 20;
 /// Each evicted byte lowers `LimiterShare::row` by this number of bytes.

@@ -5,9 +5,10 @@
 //! expired, then mostly dead ones. It moves the live records of a mostly dead segment to another
 //! segment, so that overwrites of hot keys do not evict other items. Only then does it evict, by
 //! S3-FIFO over segments. The segments of new writes are the probation queue; among them, segments
-//! [without reads](probation) go first. Records that were read move to the survivors; the others
-//! are evicted and leave a ghost. An item at the end of the survivors' queue stays for another
-//! round if it was read while it was in that queue.
+//! [without reads](probation) go first. Records that were read (with a store, at least twice) move
+//! to the survivors; the others are evicted and leave a ghost. An item at the end of the survivors'
+//! queue stays for another round if its read frequency is above 0. Each round lowers the frequency
+//! by 1.
 //!
 //! Long before memory is full, segments that are nearly empty are [recycled](recycle), so that
 //! writers use their memory before untouched memory.
@@ -56,19 +57,19 @@ const CLEANING_OVERDRAFT: usize = 1;
 const SWEEP_BYTES: usize = 64 << 20;
 /// Both devices of a lane, for queries of the usage table.
 const BOTH_TIERS: &[Tier] = &[Tier::Fast, Tier::Lower];
-/// The largest number of unreadable segments per turn; after that the turn ends.
+/// The largest number of unreadable segments per turn; after that the turn takes no more steps.
 const UNREADABLE: usize = 8;
 /// Interval at which the cleaner checks whether sessions have passed a quiescent point, while a
-/// call waits for space.
+/// call waits for space or too little is free for writers.
 const POLL: Duration = Duration::from_micros(50);
-/// Like [`POLL`], while no call waits for space. Releasing an old table or frame late does no harm.
+/// Like [`POLL`], at other times. Releasing an old table or frame late does no harm.
 const IDLE_POLL: Duration = Duration::from_millis(5);
 /// Time for which a reservation of memory or places stays after the last call has stopped waiting
 /// for it.
 const WANTED_FOR: Duration = Duration::from_millis(200);
 
 /// Starts the cleaner's thread. The thread holds no strong reference to the lane while it waits, so
-/// it does not keep the engine alive.
+/// it does not keep the lane alive.
 pub(crate) fn spawn(lane: &Arc<Lane>) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
     let cleaner = Cleaner::new(lane);

@@ -20,7 +20,7 @@ pub(crate) const READY_FRAMES: usize = 2;
 /// 1/`PLACES_SHARE` of the store's places should be ready for writers: at least [`READY_FRAMES`],
 /// at most [`MAX_READY_PLACES`].
 pub(super) const PLACES_SHARE: usize = 64;
-/// The largest number of places that are kept ready.
+/// The largest number of places that are kept ready, unless a waiting call needs more.
 pub(super) const MAX_READY_PLACES: usize = 16;
 
 /// The largest percentage of live bytes at which the cleaner cleans a segment instead of evicting
@@ -43,7 +43,7 @@ const CLEAN_BELOW_FOR_RESERVE: usize = 99;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A segment went into quarantine, or a frame was dropped. Also returned for a segment that
-    /// cannot be cleaned, so that the turn continues with other segments.
+    /// cannot be cleaned and for a promoted jumbo, so that the turn continues with other segments.
     Freed,
     /// Nothing was freed now, but something can be freed later: for example, once a commit has
     /// ended, or once the threads that still append to a segment have finished.
@@ -54,10 +54,10 @@ pub(crate) enum Step {
     Nothing,
 }
 
-/// How the live records of a segment are treated.
+/// How the live records of a segment are treated. With every fate, expired records are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// All records move on in the same stream.
+    /// All records move on in the same stream. Those on the lower device move on to the survivors.
     Keep,
     /// S3-FIFO decides which records move on and which are evicted.
     Evict,
@@ -136,7 +136,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Records that the cleaner found nothing to free although space is needed.
+    /// Notes that the cleaner found nothing to free although space is needed.
     pub(super) fn note_stuck(&mut self) {
         self.is_stuck = true;
     }

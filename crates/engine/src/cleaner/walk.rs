@@ -56,10 +56,10 @@ enum Decided {
 impl Cleaner {
     /// Moves, removes or keeps every live record of a segment, as `task` says. Returns the bytes of
     /// the live records, or `None` if a record could not be moved. Adds to `ends` the offsets of
-    /// records that were removed although no newer version hides them.
+    /// records that were removed and that no newer version hides.
     ///
     /// # Errors
-    /// If the segment cannot be read completely.
+    /// If the segment cannot be read, or [`MustStay`].
     pub(super) fn walk(
         &mut self,
         lane: &Lane,
@@ -115,7 +115,7 @@ impl Cleaner {
 
     /// Handles unreadable records that the index still leads to after a walk. If
     /// [`Lane::may_lose_nothing`] is true, the segment stays, and readers of these items get an
-    /// error. Otherwise the records count as evicted.
+    /// error. Otherwise the items are gone, as if they were evicted, and count as unreadable.
     fn give_up(
         &mut self,
         lane: &Lane,

@@ -33,7 +33,7 @@ enum CommitKind {
 const TIME_STEP: u32 = 10;
 
 /// Starts the committer's thread. The thread holds no strong reference to the lane while it waits,
-/// so it does not keep the engine alive.
+/// so it does not keep the lane alive.
 pub(crate) fn spawn(lane: &Arc<Lane>, durability: &Durable) -> io::Result<()> {
     let weak = Arc::downgrade(lane);
     let builder = thread::Builder::new().name("committer".into());

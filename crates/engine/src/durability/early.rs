@@ -39,8 +39,8 @@ impl Durable {
     }
 }
 
-/// Starts the early writer's thread. The thread holds no strong reference to the lane while it
-/// waits, so it does not keep the engine alive.
+/// Starts the early writer's thread, in async mode. The thread holds no strong reference to the
+/// lane while it waits, so it does not keep the lane alive.
 pub(crate) fn spawn(lane: &Arc<Lane>, durability: &Durable) -> io::Result<()> {
     if durability.mode() != Durability::Async {
         return Ok(());

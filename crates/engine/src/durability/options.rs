@@ -33,7 +33,7 @@ pub struct StoreOptions {
     /// True if a damaged store is opened even with [`WhenFull::Refuse`](crate::WhenFull::Refuse).
     /// The damaged records are lost.
     pub accept_damage: bool,
-    /// The clock that measures `sync_interval`.
+    /// The clock that measures `sync_interval`, commits and device calls.
     pub clock: MonotonicClock,
     /// What the machine's clocks show when the engine is opened. The store keeps its own time.
     /// [`Engine::opened_at`](crate::Engine::opened_at) returns that time at the moment of `opened`.

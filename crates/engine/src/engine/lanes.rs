@@ -256,11 +256,11 @@ pub(crate) fn wanted(table: &Lanes, capacities: &[(LaneNumber, u64)]) -> Vec<(La
 }
 
 /// Returns the next partitions to move, with the lanes they move from and to. Returns `None` if no
-/// lane has partitions to give, or no other lane can receive them. A lane that is not draining
-/// gives partitions only if it has at least `run` more than its share.
+/// lane has partitions to give, if no other lane can receive them, or if `allowed` accepts none. A
+/// lane that is not draining gives partitions only if it has at least `run` more than its share.
 ///
-/// All returned partitions lie in one aligned block of `run` partitions. They are as many
-/// successive partitions of the lane as this block has.
+/// The returned partitions are successive partitions of one lane, in one aligned block of `run`
+/// partitions.
 ///
 /// `usable` tells whether a lane takes part in motions, and `receives` whether it accepts
 /// partitions. `allowed` gets the number of the first of the successive partitions, and tells

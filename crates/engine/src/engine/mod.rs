@@ -354,7 +354,8 @@ impl Engine {
 
     /// Holds the mover still: while the returned guard lives, nothing moves between lanes and no
     /// other session flushes. So a flush does not miss an item that is moving between two lanes.
-    /// Returns `None` while the mover takes a step, and wakes `waker` when the step ends.
+    /// Returns `None` while another thread has locked the mover, for a step, a flush or a drain. In
+    /// this case, wakes `waker` when the caller may try again.
     pub(crate) fn pause_mover(&self, waker: &Waker) -> Option<MoverPause<'_>> {
         let still = || match self.mover.try_lock() {
             Ok(mover) => Some(MoverPause { engine: self, mover: Some(mover) }),
@@ -376,7 +377,7 @@ impl Engine {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns true if the lane is a member of the store, not a drained one.
+    /// Returns true if the lane is a member of the store, not a drained one, or has no store.
     pub(crate) fn is_used(&self, lane: &Lane) -> bool {
         is_used(&lock(&self.table), lane)
     }
@@ -450,9 +451,9 @@ impl Engine {
         self.lanes.iter().map(|lane| lane.log.segments_looked_at()).sum()
     }
 
-    /// Returns how often cleaners had the operating system turn a part of the index into a huge
-    /// page. Making a huge page takes about a millisecond, or a few milliseconds where a hypervisor
-    /// has to find the memory. The cleaner holds no lock meanwhile.
+    /// Returns how often cleaners asked the operating system to turn a part of the index into a
+    /// huge page. Making a huge page takes about a millisecond, or a few milliseconds where a
+    /// hypervisor has to find the memory. The cleaner holds no lock meanwhile.
     pub fn joined_pages(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.index.joins()).sum()
     }

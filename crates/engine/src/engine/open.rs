@@ -22,7 +22,7 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Parameters of an opening. Only simulations use other values than [`Engine::open`] does.
+/// Parameters of an opening. Only simulations and tests use other values than [`Engine::open`].
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     /// Each lane refuses its memory request with this number, counted from 1; 0 refuses none.
@@ -105,9 +105,9 @@ impl Engine {
         lanes.iter().try_for_each(|lane| crate::mover::delete_strays(lane, forgets))?;
         let engine = Self::of(&options, lanes, table);
         if table != opening {
-            // Writes the new table to all lanes. It no longer marks lanes as joining, so a later
-            // start will miss a new lane that is absent. The partitions of lost lanes belong to
-            // other lanes.
+            // Writes the new table to all lanes. It no longer marks lanes as joining, so from now
+            // on a start fails if the device of a new lane is absent. In this table, the partitions
+            // of lost lanes belong to other lanes.
             engine.change_table(|_| {}).map_err(StoreError::Device)?;
         }
         Ok(engine)

@@ -77,9 +77,9 @@ impl Session {
         self.lanes[0].now()
     }
 
-    /// Tells the engine that the caller no longer uses the items that calls have returned. Some of
-    /// these items are copies, and the engine can then reuse their memory in the same turn.
-    /// [`Session::tick`] does the same.
+    /// Tells the engine that the caller no longer uses the items that calls have returned. For
+    /// counters and limiters, calls return snapshots. The session can then reuse the memory of
+    /// snapshots in the same turn. [`Session::tick`] does the same.
     #[inline]
     pub fn forget_items(&mut self) {
         self.lanes.iter_mut().for_each(LaneSession::forget_items);
@@ -342,8 +342,8 @@ impl Session {
     /// Returns true if a thread that has called [`Session::sleep`] should look for work again
     /// instead of blocking, because an event is due at any moment. There are three such events: a
     /// read ends while many reads are in flight; a commit ends for which answers wait; or a client
-    /// sends its next request after a commit has released its last answer. Blocking would delay
-    /// clients for two reasons: waking a thread takes as long as a fast sync, and an idle processor
+    /// whose answer a commit has just released sends its next request. Blocking would delay clients
+    /// for two reasons: waking a thread takes as long as a fast sync, and an idle processor
     /// notices the end of a sync later than a busy one.
     #[inline]
     pub fn polls(&mut self) -> bool {
@@ -406,8 +406,9 @@ impl Session {
 }
 
 impl Engine {
-    /// Opens a session for the calling thread. The engine wakes `waker` (from any thread) when a
-    /// call that returned [`NeedsSpace`](crate::Outcome::NeedsSpace) may be repeated.
+    /// Opens a session for the calling thread. The engine wakes `waker` (from any thread) when an
+    /// unfinished call may be repeated, or when the state of an [awaited](Session::wake_on_commit)
+    /// commit changes.
     pub fn session(self: &Arc<Self>, waker: Waker) -> Session {
         Session::new(Arc::clone(self), waker)
     }

@@ -41,7 +41,8 @@ pub(crate) enum Judgement {
     Unknown,
 }
 
-/// A locked stripe. Slots that a writer found do not move until the guard is dropped.
+/// A locked stripe. Until the guard is dropped, slots that a writer found move only if the writer
+/// calls [`Guard::vacate`].
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     pub(super) index: &'a Index,
@@ -260,7 +261,7 @@ impl<'a> Guard<'a> {
         used.count() < buckets.len() * SLOTS / SPARSE
     }
 
-    /// Replaces the table by one that is larger by 1/`growth`.
+    /// Replaces the table by one that is larger by at least 1/`growth`.
     #[cold]
     fn grow(&self) -> Result<(), NoSlot> {
         if self.is_sparse() {

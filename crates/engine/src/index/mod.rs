@@ -3,8 +3,9 @@
 //! Keys are spread over *stripes*. A stripe has its own table of buckets, writers' lock and version
 //! counter (`seq`). A full table grows by an eighth without stopping other stripes. Readers take no
 //! lock: they load the table and look at two buckets. They retry only if they found nothing while a
-//! slot was being displaced. No cache line has both fields that readers load and fields that every
-//! write changes; otherwise reads would wait for cache lines that writing processors hold.
+//! slot was displaced, or was marked as older or current. No cache line has both fields that
+//! readers load and fields that every write changes; otherwise reads would wait for cache lines
+//! that writing processors hold.
 //!
 //! Invariant: at most one slot leads to a record of a given key, apart from [older](crate::older)
 //! slots.

@@ -81,7 +81,7 @@ impl Slot {
         Slot(if older { self.0 | OLDER } else { self.0 & !OLDER })
     }
 
-    /// Returns how often the item was read, saturating at 3.
+    /// Returns the read frequency, from 0 to 3. Reads raise it, and the cleaner lowers it.
     #[inline]
     pub(crate) fn frequency(self) -> u8 {
         ((self.0 & FREQUENCY_MASK) >> FREQUENCY_SHIFT) as u8

@@ -2,7 +2,8 @@
 //!
 //! Tables come in a few sizes, and all tables of one size are replaced by tables of the next size
 //! at about the same time. So their freed pages form long runs, which later tables reuse. The
-//! memory of freed pages is returned to the system at once, so only pages in use are resident.
+//! memory of freed pages is returned to the system at once. So only pages in use are resident, and
+//! the unused pages of huge pages.
 
 use super::bucket::{Bucket, MIN_BUCKETS};
 use super::chunks::{self, Chunks, Joined, Todo};

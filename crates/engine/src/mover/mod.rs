@@ -1,8 +1,8 @@
 //! The mover: moves keys from one lane to another when a device was added or is being drained.
 //!
-//! Partitions move a few at a time: as many as share a stripe. While they move they are *closed*:
-//! calls that need one of their keys wait until the partitions are open again. Below, the source is
-//! the lane that has the keys and the target the lane that gets them. The steps are:
+//! Partitions move a few at a time: at most as many as share a stripe. While they move they are
+//! *closed*: calls that need one of their keys wait until the partitions are open again. Below, the
+//! source is the lane that has the keys and the target the lane that gets them. The steps are:
 //!
 //! 0. The mover waits until everything that the target has evicted so far is durably gone. The
 //!    target may have owned these keys before, and a crash could bring old versions back.
@@ -16,10 +16,11 @@
 //! 5. The source's items of these partitions are deleted. When that is durable, the table records
 //!    the end of the motion.
 //!
-//! A start that finds a motion in the table deletes the items of the motion's partitions from the
-//! lane that does not own them. For each lane whose log it reads (and not only the index image), it
-//! also deletes all other items of partitions that this lane does not own. A lane never shows keys
-//! of partitions that it does not own, so each key has one version at any time.
+//! If a start finds a motion in the table, the mover's first job deletes the items of the motion's
+//! partitions from the lane that does not own them. From each lane whose log the start reads (and
+//! not only the index image), the start itself deletes items of partitions that this lane does not
+//! own. A lane never shows keys of partitions that it does not own, so each key has one version at
+//! any time.
 
 pub(crate) mod state;
 mod walk;
@@ -73,8 +74,8 @@ impl Wake for WakeThread {
     }
 }
 
-/// Starts the mover's thread, if there is more than one lane to move between. The thread holds no
-/// strong reference to the engine while it waits.
+/// Starts the mover's thread, unless no partition can ever move. The thread holds no strong
+/// reference to the engine while it waits.
 pub(crate) fn spawn(engine: &Arc<Engine>) -> io::Result<()> {
     if engine.partitions.never_move() {
         return Ok(());
@@ -143,8 +144,8 @@ impl Engine {
     /// order, then in all other lanes if their devices allow it.
     ///
     /// # Errors
-    /// If a needed device fails. The table in memory is unchanged then, but the next start may find
-    /// the old table or the new one, so both must be correct.
+    /// If a needed device fails. In memory only the table's version changes then, but the next
+    /// start may find the old table or the new one, so both must be correct.
     pub(crate) fn change_table_in(
         &self,
         needed: &[usize],

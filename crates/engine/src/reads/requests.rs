@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
-/// The reads of all sessions take at most 1/`SHARE_OF_MEMORY` of a lane's memory.
+/// The reads of all sessions take at most 1/`SHARE_OF_MEMORY` of a lane's memory, except for large
+/// values and for a single larger record per session.
 const SHARE_OF_MEMORY: u64 = 8;
 /// The largest number of bytes that one session's reads take, except for a single larger record.
 const SHARE_MOST: u64 = 4 << 20;
