@@ -61,7 +61,7 @@ pub(super) static METRICS: &[Metric] = &[
         .named("larder_meta_commands_total"),
     counter("get_hits", "Look-ups that found an item.", |s| some(s.totals().get_hits)),
     counter("get_misses", "Look-ups that found no item.", |s| some(s.totals().get_misses)),
-    counter("get_expired", "Look-ups that found an expired item; also misses.", |s| {
+    counter("get_expired", "Look-ups and touches that found an expired item; also misses.", |s| {
         some(s.totals().get_expired)
     })
     .named("larder_get_expired_total"),
@@ -142,9 +142,11 @@ pub(super) static METRICS: &[Metric] = &[
     ),
     counter("total_items", "Versions of items written.", |s| some(s.totals().total_items)),
     zero("slab_global_page_pool"),
-    counter("expired_unfetched", "Expired items that were removed and never read.", |s| {
-        some(s.totals().expired_unfetched)
-    })
+    counter(
+        "expired_unfetched",
+        "Expired items that were removed, and not read since the cleaner last kept them.",
+        |s| some(s.totals().expired_unfetched),
+    )
     .named("larder_items_expired_unfetched_total"),
     counter("evicted_unfetched", "Evicted items that were never read.", |s| {
         some(s.totals().evicted_unfetched)
