@@ -84,7 +84,7 @@ fn settle(machine: &mut Machine) -> Stats {
 #[test]
 fn without_evictions_the_cleaner_moves_all_live_records_of_cleaned_segments() {
     let mut machine = machine(WhenFull::Refuse);
-    // Two thirds of the store hold live records.
+    // About 60 % of the store hold live records.
     overwrite(&mut machine, 40_000, 200_000);
     let stats = settle(&mut machine);
     let totals = &stats.totals;

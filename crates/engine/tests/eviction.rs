@@ -108,7 +108,7 @@ fn values_being_read_are_not_copied_while_memory_is_plentiful() {
 #[test]
 fn overwritten_items_take_a_fraction_of_memory() {
     let mut cache = Cache::open();
-    // 1.3 MB of items, written 20 times over, and a few items that are written once.
+    // 1.2 MB of items, written 20 times over, and a few items that are written once.
     for round in 0..20 {
         (0..2000).for_each(|n| cache.set(&format!("item:{}", (n * 7 + round) % 2000)));
         (0..20).for_each(|n| cache.set(&format!("once:{round}:{n}")));

@@ -154,7 +154,7 @@ fn a_full_store_that_grows_takes_sets_at_once() {
         let end = world.fill(full + 1);
         assert!(end > full * 3 / 2, "{full} items had room, and now {end}");
         world.check(0..end);
-        // Grows the store again, in steps of a few segments.
+        // Grows the store again, in steps of 1 MiB.
         let mut last = end;
         for size in 25..28 {
             world.engine.grow(Some("0"), size * MIB).unwrap();

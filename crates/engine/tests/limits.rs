@@ -204,8 +204,8 @@ fn sessions_with_different_times_admit_no_more() {
             admitted += u64::from(take(&cache.session, "l", limit));
             admitted += u64::from(take(&late, "l", limit));
         }
-        // Within this second, a fixed window admits at most ten windows of 10 units. The token
-        // bucket admits a burst of 10 and the 100 units that it regains.
+        // At most ten fixed windows of 10 units begin within this second. The token bucket admits a
+        // burst of 10 and the 100 units that it regains.
         let most = [100, 110, 110][number];
         assert!((90..=most).contains(&admitted), "{admitted} units of {limit:?}");
     }
@@ -472,8 +472,8 @@ fn decide_at(machine: &mut Machine, key: &str, limit: Limit, cost: u64, now: u64
     }
 }
 
-/// Within a boot, crashes and hours by which the wall clock steps must not change any decision: the
-/// decisions are those of a limiter without a crash on the clock of the boot.
+/// Within a boot, neither crashes nor steps of the wall clock by hours may change a decision. The
+/// expected decisions are those of a limiter on the clock of the boot, without crashes.
 #[test]
 fn the_wall_clock_changes_no_decision_within_a_boot() {
     const HOUR: i64 = 3600 * NANOS as i64;

@@ -247,8 +247,8 @@ fn cleaning_resolves_older_slots() {
     }
     let (older, bytes) = (machine.older_slots(), machine.engine.stats().item_bytes);
     assert!(older > 2000, "{older}");
-    // Fills the store several times, so that the cleaner cleans segments. It also cleans segments
-    // that older slots lead to, because the log counts the records there as probably dead.
+    // Writes more than the store holds, so that the cleaner cleans segments. It also cleans
+    // segments that older slots lead to, because the log counts the records there as probably dead.
     for round in 1..6 {
         machine.get(&first);
         machine.fill(round);

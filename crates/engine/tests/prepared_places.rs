@@ -1,5 +1,6 @@
-//! The engine writes the place of the next segment once in advance. Otherwise a file system would
-//! record the first write of each block in its metadata, and a sync would wait for that.
+//! In sync mode, the engine writes the place of the next segment once in advance. Otherwise a file
+//! system would record the first write of each block in its metadata, and a sync would wait for
+//! that.
 
 #[path = "common/store.rs"]
 mod common;

@@ -104,7 +104,7 @@ impl ReadQueue for Reads {
     }
 }
 
-/// Opens an engine with little memory, and a session that reads through the queue. Stores 24 MB of
+/// Opens an engine with little memory, and a session that reads through the queue. Stores 24 MiB of
 /// values of `size` bytes. Without `size`, values have three quarters of the length at which they
 /// count as large. Returns the engine, the session, the keys and the value.
 fn filled(queued: &Queued, size: Option<usize>) -> (Arc<Engine>, Session, Vec<String>, Vec<u8>) {

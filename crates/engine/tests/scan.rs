@@ -16,7 +16,7 @@ use larder_engine::{
 };
 
 const NOW: u32 = 1000;
-/// Number of small items of a store; several times what memory holds.
+/// Number of items of a store; several times what memory holds.
 const KEYS: u32 = 60_000;
 /// One in `LARGE` of these items has a large value.
 const LARGE: u32 = 5000;

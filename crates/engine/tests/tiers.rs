@@ -58,7 +58,7 @@ fn new_items_lie_on_the_fast_device_and_cooled_items_on_the_lower_one() {
         let on_fast = keys_on(&fast, &values, 4000);
         assert!(few.clone().all(|n| on_fast.contains(&n)));
         assert!(keys_on(&lower, &values, 4000).is_empty());
-        // Writes five times as many items as the fast device holds.
+        // Writes about four times as many items as the fast device holds.
         world.set_all(400..4000, &values);
         world.settle();
         let stats = world.engine.stats();

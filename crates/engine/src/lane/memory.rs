@@ -34,7 +34,7 @@ const FRAMES_WITH_STORE: u64 = 128;
 
 impl Lane {
     /// Sets the lane's share of the memory, in bytes. If the lane uses more than that, the cleaner
-    /// evicts in the background.
+    /// frees memory in the background.
     pub(crate) fn set_memory(&self, bytes: u64) {
         self.budget.set_limit(bytes);
         self.log.forget_spare();
@@ -90,13 +90,13 @@ impl Lane {
         self.log.largest_record() - larder_log::record::MAX_KEY - 64
     }
 
-    /// Maps and charges the memory for a large value. Returns `None` if the budget has no room for
-    /// it.
+    /// Maps and charges the memory for a large value. Returns `None` if there is no memory for it.
     pub(crate) fn map_large(&self, len: usize) -> Option<LargeValue> {
         LargeValue::map(len, &self.budget)?.charged()
     }
 
-    /// Returns the number of memory requests so far; simulations choose one to be refused.
+    /// Returns the number of memory requests so far that a simulation may refuse; 0 if the lane was
+    /// opened to refuse none.
     pub(crate) fn memory_requests(&self) -> u64 {
         self.budget.requests()
     }

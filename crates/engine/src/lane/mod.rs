@@ -53,8 +53,8 @@ pub(crate) struct Lane {
     /// The commit that makes the last flush's fence durable; 0 if there was no flush, 1 if the
     /// flush needs no commit.
     pub(crate) fence: AtomicU64,
-    /// A call is refused if the number of its [claim](larder_log::Claim) is less than this: the
-    /// cleaner can reclaim nothing for such a call until a record dies.
+    /// If the number of a call's [claim](larder_log::Claim) is less than this, the cleaner can
+    /// reclaim nothing for the call until a record dies. The call may then be refused.
     full: AtomicU8,
     /// The number of turns that the cleaner has begun.
     pub(crate) turns: AtomicU64,
@@ -75,8 +75,7 @@ pub(crate) struct Lane {
     unreadable_strays: AtomicBool,
     /// Items that recovery found in partitions that the lane does not own.
     pub(crate) strays: Mutex<Vec<Address>>,
-    /// Segments that were in memory before the last stop and have not been read back yet, the
-    /// newest last.
+    /// Segments that the cleaner has yet to read into memory after the start, the newest last.
     pub(crate) cold: Mutex<Vec<SegmentNumber>>,
     /// A lock that the cleaner holds during a turn.
     pub(crate) cleaning: Mutex<()>,

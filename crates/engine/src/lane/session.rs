@@ -433,7 +433,7 @@ impl LaneSession {
     }
 
     /// Returns the key of the version that `handle` names; `None` if this version can never be read
-    /// again. Does not read the value of a jumbo.
+    /// again. Reads the value of a jumbo only if the jumbo's head is unreadable.
     pub(crate) fn reopen_key(&self, handle: ItemHandle) -> Outcome<Option<Key<'_>>> {
         let number = handle.id.address.segment();
         let segment = self.lane.log.segment(number);
@@ -520,9 +520,10 @@ impl LaneSession {
         }
     }
 
-    /// Lets the answer, in sync mode, wait for no commit: the client accepts that a crash or a
-    /// failed commit reverts the change. If the call has `written`, a commit follows within the
-    /// sync interval. While a commit is overdue, this function does nothing, so the answer waits.
+    /// Lets the answer, in sync mode, wait for no commit except a flush's: the client accepts that
+    /// a crash or a failed commit reverts the change. If the call has `written`, a commit follows
+    /// within the sync interval. While a commit is overdue, this function does nothing, so the
+    /// answer waits.
     pub(crate) fn depends_on_nothing(&self, written: bool) {
         if !self.is_sync() || self.overdue {
             return;

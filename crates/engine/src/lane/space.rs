@@ -29,8 +29,8 @@ impl Lane {
         lock(&self.waiting).claim
     }
 
-    /// Returns true if a call with this claim that finds no space is refused, because nothing can
-    /// be reclaimed for it.
+    /// Returns true if the cleaner has noted that nothing can be reclaimed for a call with this
+    /// claim.
     pub(crate) fn is_full(&self, claim: Claim) -> bool {
         self.full.load(Ordering::Relaxed) > claim as u8
     }

@@ -5,8 +5,8 @@ use crate::{Expiry, NANOS, UnixSeconds, second_of};
 use larder_log::Record;
 use larder_log::record::Kind;
 
-/// The longest time that [`record_expiry`] adds to the needed expiry, in seconds. It does not
-/// replace a present expiry that is at most twice this time later than needed. So a limiter without
+/// The longest time that [`record_expiry`] adds to the needed expiry, in seconds. It keeps a
+/// present expiry that is later than needed by at most twice the added time. So a limiter without
 /// used units stays in memory for at most twice this time.
 const SPARE_MAX: u64 = 10 * 60;
 

@@ -78,7 +78,8 @@ pub(super) const WORDS: usize = 6;
 
 /// The state of one algorithm, together with the limit that the last request stored.
 ///
-/// All methods but `since`, `limit` and `words` need a meter that `advance` has brought to `now`.
+/// All methods but `advance`, `since`, `limit` and `words` need a meter that `advance` has brought
+/// to `now`.
 pub(super) trait Meter {
     fn limit(&self) -> Limit;
 
@@ -106,8 +107,8 @@ pub(super) trait Meter {
     /// Subtracts `units`, but at most the used ones.
     fn give_back(&mut self, units: u64);
 
-    /// Changes the time at which no units are used any more to `end`, within the bounds that
-    /// [`Limiter::end_at`](super::Limiter::end_at) states.
+    /// Changes the time at which no units are used any more, as
+    /// [`Limiter::end_at`](super::Limiter::end_at) says.
     fn end_at(&mut self, end: Option<Nanos>, now: Nanos);
 
     /// Continues under `limit`, which has the same algorithm, with the same number of used units.

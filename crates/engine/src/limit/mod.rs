@@ -49,7 +49,8 @@ pub struct Decision {
     pub reset: Option<Nanos>,
 }
 
-/// The used units of one key, and the limit of the last request that took some of them.
+/// The used units of one key, and the limit of the last request that took units or replaced the
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limiter(State);
 
@@ -100,8 +101,9 @@ impl Limiter {
     /// Creates a limiter in which `used` units are used. Called when an item with a number as its
     /// value becomes a limiter.
     ///
-    /// The limiter's window ends at `end`; with `None`, a window of `limit` starts now. GCRA has no
-    /// windows: it ignores a future `end`. With a past `end`, no units are used.
+    /// The limiter's window ends at `end`, within the bounds of [`Limiter::end_at`]. With `None`, a
+    /// window of `limit` starts now. GCRA has no windows: it ignores a future `end`. With a past
+    /// `end`, no units are used.
     pub fn with_used(limit: &Limit, used: u64, end: Option<Nanos>, now: Nanos) -> Limiter {
         let mut limiter = Limiter::new(limit, now);
         limiter.meter_mut().add(used);
@@ -177,8 +179,8 @@ impl Limiter {
         &out[..1 + 8 * words_of(out[0])]
     }
 
-    /// Reads what [`Limiter::encode`] wrote. Returns `None` for bytes that are damaged or that a
-    /// newer program wrote.
+    /// Reads what [`Limiter::encode`] wrote. Returns `None` for bytes that `encode` cannot have
+    /// written, for example those of a newer program.
     pub fn decode(bytes: &[u8]) -> Option<Limiter> {
         let (&algorithm, rest) = bytes.split_first()?;
         if rest.len() != 8 * words_of(algorithm) {

@@ -5,10 +5,10 @@
 //! set of a new key, it is sometimes another key's: once in 4000 such sets if a stripe has 4000
 //! items, and more often if it has more. So the new version gets its own slot, and the old slot
 //! stays, marked as *older*. The lane remembers 44 bits of the hash of the key that was set, beyond
-//! the key's position. The cleaner or a later write compares them with the old record's key, which
-//! *resolves* the slot. If the bits agree, the record died when the set was made. If they differ,
-//! the record is another key's, and its slot becomes a normal one. A record is wrongly lost only if
-//! two keys have the same position and agree in 44 further bits.
+//! the key's position. The cleaner, a later write, a scan, a sample or the mover compares them with
+//! the old record's key, which *resolves* the slot. If the bits agree, the record died when the set
+//! was made. If they differ, the record is another key's, and its slot becomes a normal one. A
+//! record is wrongly lost only if two keys have the same position and agree in 44 further bits.
 //!
 //! Until a slot is resolved
 //! - a look-up of any key may find the record through the older slot. The exception is the key that
@@ -20,8 +20,8 @@
 //!   ends that hide the record are not freed.
 //!
 //! The cleaner resolves older slots when it walks their segment, before it makes a dead map of the
-//! segment, and when there are many. It uses the segment's summary if there is one. Otherwise it
-//! reads the records.
+//! segment, when there are many, and when nothing else can be freed. It uses the segment's summary
+//! if there is one. Otherwise it reads the records.
 
 mod slots;
 

@@ -1,5 +1,4 @@
-//! The lists of older slots. Each segment that older slots lead to has one list. A set has
-//! superseded the item of an older slot without reading it.
+//! The lists of older slots. Each segment that older slots lead to has one list.
 
 use crate::UnixSeconds;
 use crate::key::Key;
@@ -48,8 +47,7 @@ pub(crate) struct OlderSlots {
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) count: AtomicUsize,
     pub(super) most: AtomicUsize,
-    /// The number of closed segments. A closed segment waits for a dead map. While it waits, no
-    /// further older slot that leads to it may be added.
+    /// The number of closed segments: see [`OlderSlots::close`].
     pub(super) closed: AtomicUsize,
     pub(super) budget: Arc<Budget>,
     /// Records that were found dead in sync mode: their size in bytes, and the commit that was open
@@ -64,8 +62,7 @@ pub(super) struct List {
     pub(super) gone: usize,
     /// The entries before this index are sorted. A later look-up sorts the other entries.
     pub(super) sorted: usize,
-    /// The size of the old records in bytes, estimated: each is assumed to be as long as the record
-    /// that was set over it.
+    /// The estimated size of the old records together, in bytes: see [`Log::likely_size`].
     pub(super) record_bytes: u32,
     /// The value of `record_bytes` when it was last reported to the log.
     pub(super) told: u32,
@@ -146,8 +143,7 @@ pub(super) struct Shard {
     /// Segments with older slots that cannot be resolved, because their records are unreadable.
     /// These segments are not in `by_length`.
     pub(super) skipped: HashSet<SegmentNumber>,
-    /// Segments that wait for dead maps. While a segment waits, no further older slot that leads to
-    /// it may be added.
+    /// Segments of this shard that are closed: see [`OlderSlots::close`].
     pub(super) closed: HashSet<SegmentNumber>,
 }
 
@@ -314,8 +310,8 @@ impl OlderSlots {
         tried
     }
 
-    /// Closes a segment until its dead map is made: until then, no further older slot that leads to
-    /// it may be added.
+    /// Closes a segment, which waits for a dead map. No further older slot that leads to it may be
+    /// added until [`OlderSlots::open_all`] is called.
     pub(super) fn close(&self, number: SegmentNumber) {
         if lock(self.shard(number)).closed.insert(number) {
             self.closed.fetch_add(1, Ordering::Relaxed);

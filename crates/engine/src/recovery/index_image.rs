@@ -41,7 +41,8 @@ impl DurableLane<'_> {
     /// from the log.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Those of the device. Also if the items need more memory than the lane has, or if the
+    /// versions are used up.
     pub(crate) fn load_image(self, recovery: &Recovery) -> Result<Option<Recovered>, StoreError> {
         let Some(mut image) = self.log.read_image() else { return Ok(None) };
         let resident = match self.restore_image(&mut image) {
@@ -69,8 +70,8 @@ impl DurableLane<'_> {
         Ok(resident)
     }
 
-    /// Reads back one of the segments that were in memory before the stop. Returns false if none is
-    /// left or memory has no room for more.
+    /// Reads one of the segments in `cold` into memory. Returns false if none is left or memory has
+    /// no room for more.
     pub(crate) fn warm_one(self) -> bool {
         let mut cold = lock(&self.cold);
         let frames = self.budget.limit() as usize / self.log.segment_size();

@@ -2,9 +2,8 @@
 //!
 //! The greatest seq of a key wins, wherever its record is. Several threads read the segments,
 //! newest first: the summary if there is one, else the whole segment. All versions go into a
-//! [table](newest::Newest) that picks the winners, and only these go into the index. Records that
-//! are not items (tombstones, and those that a dead map marks) compete like items but are not
-//! shown.
+//! [table](newest::Newest) that picks the winners, and only these go into the index. Tombstones,
+//! and records that a dead map marks, compete like items but are not shown.
 //!
 //! Clients are served as soon as the location of each item is known. Only then does the cleaner
 //! fill memory, because the operating system may need longer to supply memory than the device to

@@ -187,7 +187,7 @@ pub(super) struct Newest {
     limit: AtomicUsize,
     /// Number of entries in all shards.
     entries: AtomicUsize,
-    /// One bit per segment: set if the segment holds a superseded version that no dead map marks.
+    /// One bit per segment: set if the segment holds a superseded item that no dead map marks.
     superseded: Box<[AtomicU64]>,
     budget: Arc<Budget>,
 }
@@ -353,7 +353,7 @@ impl Newest {
         self.superseded[word as usize].fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Returns true if the segment holds a superseded version that no dead map marks.
+    /// Returns true if the segment holds a superseded item that no dead map marks.
     pub(super) fn is_superseded(&self, number: SegmentNumber) -> bool {
         let word = self.superseded[(number / u64::BITS) as usize].load(Ordering::Relaxed);
         word >> (number % u64::BITS) & 1 != 0

@@ -1,4 +1,4 @@
-//! Opens the store on a device: reads its superblock or creates one.
+//! Opens the store on a device, or creates one there.
 
 use super::report::Recovered;
 use super::tiers::join;

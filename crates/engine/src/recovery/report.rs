@@ -18,7 +18,7 @@ pub enum Progress {
 /// The findings of a recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The number of live items.
+    /// The number of items, expired ones included.
     pub items: u64,
     /// The number of segments that hold records.
     pub segments: u32,
@@ -32,7 +32,7 @@ pub struct Recovered {
     /// discarded.
     pub discarded: bool,
     /// Bytes of commits that were incomplete when the server died. In sync mode, no write of such a
-    /// commit was acknowledged.
+    /// commit was acknowledged, unless its client had asked for a weaker durability.
     pub dropped_bytes: u64,
     /// Runs of damaged bytes that no earlier start accepted. A run may have held any number of
     /// records, or none.

@@ -2,10 +2,11 @@
 //! and segments, not of items.
 //!
 //! The index is emptied at once. With a store, the next commit writes the fence: the version below
-//! which everything is removed. The flush is answered when that commit is durable; no thread blocks
-//! meanwhile. Until then, in sync mode, every answer of the lane waits for the same commit, because
-//! the answer may depend on the flush. A flush whose commit fails is not undone. Instead the next
-//! commit writes the fence, and answers wait for that commit.
+//! which everything is removed. Unless the durability is `none`, the flush is answered when that
+//! commit is durable; no thread blocks meanwhile. Until then, in sync mode, every answer of the
+//! lane waits for the same commit or a later one, because the answer may depend on the flush. A
+//! flush whose commit fails is not undone. Instead the next commit writes the fence, and answers
+//! wait for that commit.
 
 use crate::lane::session::LaneSession;
 use crate::lane::{DurableLane, Lane};

@@ -135,7 +135,7 @@ pub struct Store<'a> {
     pub flags: u32,
     /// When the item expires.
     pub expiry: Expiry,
-    /// Write only over the item with this cas id (cas, meta `C`).
+    /// Write only over the item with this cas id (cas, meta `C`). Add ignores it.
     pub compare: Option<u64>,
     /// The explicit cas id of the new version (meta `E`).
     pub cas: Option<u64>,

@@ -1,12 +1,12 @@
 //! A walk over all items, a few at a time, for dumps.
 //!
-//! A lane is walked twice. The first walk reads the segments that are only on a device, one after
-//! another, each from start to end. It shows each record that the index leads to. The second walk
-//! goes over the index. It shows the items that the first walk did not come to: those in memory,
-//! and those written or moved during the walks. It skips every record that the first walk has come
-//! to: if the index leads to this record in the second walk, it also did so in the first walk,
-//! which then showed the record. So no item is missed, and an item is shown twice only if its
-//! address changed during the walks.
+//! A lane is walked twice. The first walk reads the segments that are only on a device, except
+//! jumbos, one after another, each from start to end. It shows each record that the index leads to.
+//! The second walk goes over the index. It shows the items that the first walk did not come to:
+//! those in memory, jumbos, and those written or moved during the walks. It skips every record that
+//! the first walk has come to: if the index leads to this record in the second walk, it also did so
+//! in the first walk, which then showed the record. So no item is missed. An item is shown twice
+//! only if its address changed during the walks, or if a failed commit was undone.
 //!
 //! Records are read through the session's [fetched records](crate::reads), whose memory is limited.
 //! Such reads create no copies and do not count as reads of the items.
@@ -57,10 +57,11 @@ struct LaneScan {
 impl Session {
     /// Shows some live items to `visit` (a few hundred at most) and advances the cursor. Returns
     /// false when the scan has ended. Every item that exists during the whole scan is shown at
-    /// least once, and exactly once if it was not rewritten or moved meanwhile. An item that is
-    /// deleted, expired, evicted or flushed before the scan reaches it is not shown. Showing an
-    /// item may make the answer wait for a commit, as for any answer (see
-    /// [`Outcome::AfterCommit`]). Showing an item does not count as a read.
+    /// least once. It is shown again only if it was rewritten or moved, if its partition was in
+    /// motion, or if a failed commit was undone meanwhile. An item that is deleted, expired,
+    /// evicted or flushed before the scan reaches it is not shown. Showing an item may make the
+    /// answer wait for a commit, as for any answer (see [`Outcome::AfterCommit`]). Showing an item
+    /// does not count as a read.
     ///
     /// Items that are only on a device are read in device order. A call that returns
     /// [`NeedsRead`](Outcome::NeedsRead) or [`NeedsSpace`](Outcome::NeedsSpace) has shown nothing.
@@ -71,8 +72,9 @@ impl Session {
     ///
     /// Items that cannot be read are omitted and [counted](ScanCursor::unreadable). If there were
     /// any, some scans are refused at their end with [`Refusal::StoreFailed`]: those with
-    /// [`WhenFull::Refuse`](crate::WhenFull::Refuse) and a store that does not accept damage. The
-    /// same happens if items do not arrive because a device fails.
+    /// [`WhenFull::Refuse`](crate::WhenFull::Refuse) and a store that does not accept damage. A
+    /// scan is also refused if its remaining items are stuck between lanes, for example because a
+    /// device fails.
     pub fn scan(
         &self,
         cursor: &mut ScanCursor,

@@ -105,8 +105,8 @@ impl LaneSession {
 
     /// Returns the time at which this session changes a limiter. The time of a limiter must not go
     /// back. So if a session whose turn began later has already changed the limiter, returns the
-    /// limiter's own time. Otherwise returns this session's time. Does so also if the limiter's
-    /// time is later than the time of every session, because the clock was then set back.
+    /// limiter's own time. Otherwise returns this session's time, even if the limiter's time is
+    /// later than the time of every session: then the clock was set back.
     fn time_of(&self, limiter: &Limiter) -> Nanos {
         let (now, since) = (self.nanos(), limiter.since());
         let seen = u64::from(self.lane.now.load(Ordering::Relaxed)) + 1;

@@ -41,7 +41,8 @@ impl<'e, 'a> Before<'e, 'a> {
         }
     }
 
-    /// Returns true if clients have read the replaced version while it was live.
+    /// Returns true if the replaced version is live, and clients have read it or it has inherited a
+    /// read.
     pub(crate) fn was_read(self) -> bool {
         match self {
             Before::Known(old) => !old.gone && old.place.slot().frequency() > 0,
@@ -76,7 +77,7 @@ pub(crate) enum OldReads {
     /// does not change.
     Keep,
     /// The value is a new one, and clients see it as unread. For the cleaner, the new version
-    /// begins with one read if clients have read the old version.
+    /// begins with one read if the old version [was read](Before::was_read).
     Inherit,
 }
 

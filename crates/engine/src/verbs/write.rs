@@ -154,7 +154,7 @@ impl LaneSession {
     }
 
     /// Writes a new version of the key without reading the record that its slot leads to. Returns
-    /// `None` if that record must be read.
+    /// `None` if that record must be read, or if the write fails.
     pub(crate) fn write_unread<'a>(
         &'a self,
         guard: &Guard<'a>,

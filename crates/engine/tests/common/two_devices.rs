@@ -43,8 +43,7 @@ impl Given {
         Given { durability, when_full, ..self }
     }
 
-    /// Sets the number from which all seeds of the devices are made, as another process has other
-    /// seeds.
+    /// Sets the number from which the seeds of the devices are made. Each process has other seeds.
     pub(crate) fn seeded(self, seed: u64) -> Given {
         Given { seed, ..self }
     }
@@ -138,7 +137,8 @@ impl World {
         panic!("the cleaner does not come to an end: {:?}", self.engine.stats());
     }
 
-    /// Repeats a call until it is done. Returns `None` if it is refused.
+    /// Repeats a call until it is done. Returns `None` if it is refused, or if a commit fails while
+    /// it waits for space.
     fn done<T>(
         &mut self,
         call: impl for<'a> Fn(&'a Session) -> Outcome<T>,

@@ -10,7 +10,8 @@ use larder_log::{Address, Claim, Fields};
 use std::ops::Range;
 
 impl LaneSession {
-    /// Returns the handles of these stripes' items, and of tombstones that are not durable yet.
+    /// Returns the handles of these stripes' items, of records behind [older slots](crate::older),
+    /// and of tombstones that are not durable yet.
     pub(crate) fn handles(&self, stripes: Range<usize>) -> Vec<ItemHandle> {
         let mut handles = Vec::new();
         for stripe in stripes {

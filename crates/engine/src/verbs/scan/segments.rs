@@ -1,4 +1,4 @@
-//! The first walk of a lane: its segments that are only on a device.
+//! The first walk of a lane: its segments that are only on a device, except jumbos.
 
 use crate::Listed;
 use crate::Outcome;
