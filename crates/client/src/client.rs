@@ -8,7 +8,8 @@ use crate::{Address, Error, ReplyReader, Result, Stream};
 /// The options of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The longest time for a connect (TCP only) and for each read and write; `None` waits forever.
+    /// The longest time for each attempt to connect (TCP only), and for each read and write. `None`
+    /// waits forever.
     pub timeout: Option<Duration>,
 }
 

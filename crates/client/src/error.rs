@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// The server closed the connection.
     Closed,
-    /// The server reported `SERVER_ERROR`, with this text after it.
+    /// The server reported `SERVER_ERROR`, or `ERROR` with a text. This is the text after it.
     Server(String),
     /// The server reported `CLIENT_ERROR`, with this text after it.
     Client(String),

@@ -31,8 +31,8 @@ impl<R: Read> ReplyReader<R> {
     /// Reads one line of any kind and returns it without its line end.
     ///
     /// # Errors
-    /// Returns [`Error::Closed`] at the end of the connection, and [`Error::Protocol`] for a line
-    /// that is too long or does not end with CR LF.
+    /// Returns [`Error::Io`] if a read fails, [`Error::Closed`] at the end of the connection, and
+    /// [`Error::Protocol`] for a line that is too long or does not end with CR LF.
     pub fn line(&mut self) -> Result<&[u8]> {
         self.line.clear();
         let read = (&mut self.source)

@@ -63,7 +63,7 @@ pub enum Code {
     Done,
     /// `VA`: the command succeeded, and a value of this many bytes follows.
     Value(usize),
-    /// `EN`: `mg` found no item.
+    /// `EN`: `mg` or `me` found no item.
     Miss,
     /// `NF`: another command found no item.
     NotFound,

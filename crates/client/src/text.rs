@@ -5,7 +5,8 @@ use std::io::Write;
 
 use crate::{Client, Error, Reply, Result};
 
-/// The largest reply to `stats`, in bytes. A server that never ends its reply must not fill memory.
+/// The largest sum of the rows of one `stats`, in bytes. A server that never ends its reply must
+/// not fill memory.
 const STATS_MAX: usize = 64 << 20;
 
 /// An item that a get found.

@@ -1,5 +1,5 @@
 //! Tests the client against a server that expects exact bytes and replies with prepared ones, in
-//! pieces of every size.
+//! pieces of several sizes.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -37,9 +37,9 @@ pub enum OpenError {
     },
     /// An existing store is larger than the requested size.
     Shrink {
-        /// The file.
+        /// The file or block device.
         path: PathBuf,
-        /// Its length, in bytes.
+        /// Its size, in bytes.
         existing: u64,
         /// The requested size, in bytes.
         asked: u64,
@@ -53,11 +53,12 @@ pub enum OpenError {
         /// The requested size, in bytes.
         asked: u64,
     },
-    /// The requested size, or the capacity of the block device, is below the smallest allowed size.
+    /// The requested size, or the size of an existing file or block device, is below the smallest
+    /// allowed size.
     TooSmall {
         /// The file or block device.
         path: PathBuf,
-        /// The size or capacity that is too small, in bytes.
+        /// The size that is too small, in bytes.
         size: u64,
     },
     /// The file system has too little space.

@@ -1,10 +1,11 @@
 //! A file or a block device.
 //!
-//! Most writes go through the page cache; only large aligned writes may bypass it. `fdatasync`
-//! makes both kinds durable: it writes the cached pages and flushes the drive's own cache. If the
-//! kernel writes fewer bytes than asked, further calls write the rest. Opening a store locks it, so
-//! that no two processes use it. It also syncs the file and its directory, so that a power loss
-//! cannot take the file's length or name and leave its content.
+//! Most writes go through the page cache. Only large aligned writes, and the zeros of
+//! [`Device::prepare`], may bypass it. `fdatasync` makes both kinds durable: it writes the cached
+//! pages and flushes the drive's own cache. If the kernel writes fewer bytes than asked, further
+//! calls write the rest. Opening a store locks it, so that no process writes to a store that
+//! another process uses. Opening a file for writing also syncs the file and its directory, so that
+//! a power loss cannot take the file's length or name and leave its content.
 //!
 //! The kernel gets no read-ahead advice. With `POSIX_FADV_RANDOM`, single 4 KiB reads were no
 //! faster, because the kernel detects random reads itself. Reads of whole segments from a cold
@@ -45,8 +46,8 @@ const GRAIN: u64 = 4096;
 /// The largest range that one call allocates, in bytes. All writes to the file wait for that call.
 const ALLOCATION_STEP: u64 = 256 << 20;
 
-/// The smallest read or write that bypasses the page cache, in bytes. Smaller reads and writes
-/// profit from the cache, which combines adjacent ones.
+/// The smallest `read_at` and `write_directly` that bypass the page cache, in bytes. Smaller reads
+/// and writes profit from the cache, which combines adjacent ones.
 const DIRECT: usize = 64 << 10;
 
 /// The number of bytes of an existing file that `open_checked` passes to the caller's check.
@@ -508,7 +509,8 @@ impl Target {
         })
     }
 
-    /// Extends a file of `length` bytes to `size` and allocates space for all of it.
+    /// Extends a file of `length` bytes to `size` and allocates the space of the added bytes. Only
+    /// sets the length if the file system cannot allocate space in advance.
     fn allocate(&self, file: &File, length: u64, size: u64) -> Result<(), OpenError> {
         let no_space = |free| {
             let path = self.path.clone();

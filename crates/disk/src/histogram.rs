@@ -1,6 +1,6 @@
 //! Histograms of times in nanoseconds and of sizes in bytes. Both have the same buckets, so one
-//! type serves both. The type is part of this crate, because this crate times its devices and is
-//! the lowest crate that all others may use.
+//! type serves both. The type is part of this crate, because this crate times its devices, and all
+//! crates with histograms may use this crate.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

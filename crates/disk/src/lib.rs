@@ -2,8 +2,8 @@
 //!
 //! This crate does not interpret the bytes. Users of a [`Device`] may rely only on the promises of
 //! its trait. A real device usually behaves better: for example, it rarely loses a write that was
-//! not synced. [`SimDevice`] fails and loses writes whenever the promises allow it and a seed
-//! decides it. So a test finds code that relies on more than the promises:
+//! not synced. [`SimDevice`] fails the calls that a test plans. It loses any writes that the
+//! promises allow, as a seed decides. So a test finds code that relies on more than the promises:
 //!
 //! ```
 //! use larder_disk::{Device, Failure, Fault, Operation, SimDevice, Stopped};

@@ -19,7 +19,7 @@ pub trait ReadQueue: Send + fmt::Debug {
     /// Passes the added reads to the device.
     fn submit(&mut self);
 
-    /// Returns true if reads have ended since the last call of [`ended`](ReadQueue::ended).
+    /// Returns false if no read has ended since the last call of [`ended`](ReadQueue::ended).
     fn has_ended(&mut self) -> bool;
 
     /// Calls `each` for every read that has ended since the last call, in any order.

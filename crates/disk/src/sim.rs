@@ -67,8 +67,8 @@ enum Verdict {
 }
 
 impl SimDevice {
-    /// Creates a device of zeros. `size` is rounded up to 4096 bytes; a page that was never written
-    /// costs 8 bytes of memory. `seed` decides what failed calls leave behind.
+    /// Creates a device of zeros. `size` is rounded up to a multiple of 4096 bytes. A page that was
+    /// never written costs 16 bytes of memory. `seed` decides what failed calls leave behind.
     pub fn new(size: u64, seed: u64) -> SimDevice {
         SimDevice::with(Cache::new(Image::new(size)), Random::new(seed))
     }
@@ -120,10 +120,10 @@ impl SimDevice {
         SimDevice::with(Cache::new(image), random).with_bad(state.bad.clone())
     }
 
-    /// Returns the device as a new process finds it after `kill -9` now. Every write is there, and
-    /// un-synced writes **stay un-synced**: a later [`crash`](SimDevice::crash) of the new device
-    /// may lose them. The new device has no faults and its counts begin at 0. This device is
-    /// unchanged.
+    /// Returns the device as a new process finds it after `kill -9` now. Every write is there that
+    /// no failed sync has dropped. Un-synced writes **stay un-synced**: a later
+    /// [`crash`](SimDevice::crash) of the new device may lose them. The new device has no planned
+    /// faults and its counts begin at 0. This device is unchanged.
     pub fn image(&self) -> SimDevice {
         let state = self.state();
         SimDevice::with(state.cache.clone().reopened(), state.random.clone())
@@ -213,7 +213,8 @@ impl SimDevice {
         self.state().failed_reads
     }
 
-    /// Returns the number of writes and syncs that failed because of a fault.
+    /// Returns the number of writes and syncs that failed because of a fault, without `grow` and
+    /// `shrink`.
     pub fn failed_changes(&self) -> u64 {
         self.state().failed_changes
     }

@@ -69,7 +69,8 @@ pub(crate) fn take(layout: Layout) -> NonNull<u8> {
     NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout))
 }
 
-/// Keeps memory for a later [`take`], or frees it if the thread keeps enough already.
+/// Keeps memory for a later [`take`]. Frees it if it is too large, or if the thread keeps enough
+/// already.
 ///
 /// # Safety
 /// `memory` came from [`take`] with the same layout and is no longer used.

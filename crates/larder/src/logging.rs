@@ -1,6 +1,6 @@
 //! Log lines on the standard error output or in a file. Each line is one event, with the time in
-//! UTC, as `key=value` pairs or JSON. The field `event` names the event and has a fixed text; the
-//! other fields give the details.
+//! UTC, as `key=value` pairs or JSON. In an event of Larder itself, the field `event` names the
+//! event and has a fixed text. The other fields give the details.
 
 use std::fmt::{self, Write};
 use std::fs::File;

@@ -15,11 +15,12 @@ use std::process::ExitCode;
 use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 use larder_server::settings::{self, Environment, Flavor, MEMCACHED_VERSION, memcached_help};
 
-/// Exit code: the command failed while it ran.
+/// Exit code: the command failed. This includes arguments that only a subcommand checks, such as
+/// the address of a server.
 const FAILED: u8 = 1;
 /// Exit code: the command line, the environment or the configuration file is wrong.
 const USAGE: u8 = 2;
-/// Exit code: the server or the command could not start.
+/// Exit code: the server could not start.
 const NOT_STARTED: u8 = 3;
 
 fn main() -> ExitCode {

@@ -17,7 +17,8 @@ use tracing::{error, info, warn};
 use crate::logging::{self, LogFile};
 use crate::{FAILED, NOT_STARTED};
 
-/// Serves until a signal or a client requests a stop. `load` reads the settings again for a reload.
+/// Serves until a signal, a client or a failure requests a stop. `load` reads the settings again
+/// for a reload.
 pub(crate) fn run(
     settings: Settings,
     load: impl Fn() -> Result<Settings, SettingsError> + Send + Sync + 'static,
@@ -77,7 +78,7 @@ pub(crate) fn run(
     stop(server, &reason, &notifier)
 }
 
-/// Stops a server after its last commands.
+/// Stops a server. Gives its running commands the drain time-out to finish.
 fn stop(server: Server, reason: &str, notifier: &Notifier) -> ExitCode {
     info!(event = "stopping", reason);
     notifier.stopping("finishing commands in flight");

@@ -39,8 +39,8 @@ pub const KEY_LEN_MAX: usize = 250;
 /// asking for more input. Retrieval lines have no limit, because they are parsed piece by piece.
 pub const LINE_LEN_MAX: usize = 2048;
 
-/// The longest value that a length field may announce, in bytes. memcached stores this length plus
-/// the two bytes of the line end in an `int`.
+/// The longest value that a request of the text protocol may announce, in bytes. memcached stores
+/// this length plus the two bytes of the line end in an `int`.
 pub const VALUE_LEN_MAX: usize = i32::MAX as usize - 2;
 
 /// The first byte of a connection that speaks the binary protocol.
@@ -94,7 +94,7 @@ pub enum Parse<R, E> {
     },
     /// The input is refused.
     Refused {
-        /// The reply; empty in the text protocol if the client asked for none.
+        /// The reply. In the text protocol it is empty if no reply must be sent.
         reply: E,
         /// The number of input bytes to drop.
         consumed: usize,

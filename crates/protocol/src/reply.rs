@@ -33,7 +33,8 @@ lines! {
     INVALID_FLAG = "CLIENT_ERROR invalid flag";
     /// A meta flag that occurs twice.
     DUPLICATE_FLAG = "CLIENT_ERROR duplicate flag";
-    /// Any error in the flags of ma.
+    /// An error in the key or a flag of `ma`. A wrong mode, an opaque token that is too long, and
+    /// errors of a limit have their own replies.
     INVALID_OR_DUPLICATE_FLAG = "CLIENT_ERROR invalid or duplicate flag";
     /// More meta flags than the limit.
     TOO_MANY_FLAGS = "CLIENT_ERROR options flags are too long";
@@ -105,7 +106,7 @@ lines! {
     NO_MEMORY_STORING = "SERVER_ERROR out of memory storing object";
     /// Not enough memory for something other than an item.
     NO_MEMORY = "SERVER_ERROR out of memory";
-    /// The write to the store failed.
+    /// The store failed: it cannot write or read what the request needs.
     STORE_FAILED = "SERVER_ERROR store failed: write not kept";
     /// The store is full.
     STORE_FULL = "SERVER_ERROR store is full";
@@ -115,7 +116,7 @@ lines! {
     MEMLIMIT_NOT_MEGABYTES = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes";
     /// A memory limit that could not be set.
     MEMLIMIT_FAILED = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
-    /// The end of a retrieval or of statistics.
+    /// The end of a retrieval, of statistics, or of a dump except mgdump.
     END = "END";
     /// Success of most admin commands.
     OK = "OK";
@@ -123,7 +124,8 @@ lines! {
     RESET = "RESET";
     /// Success of a storage command.
     STORED = "STORED";
-    /// The mode of a storage command does not allow the write.
+    /// The mode of a storage command does not allow the write, or an append or prepend would make
+    /// the item too large.
     NOT_STORED = "NOT_STORED";
     /// The item's cas id is not the one in the request.
     EXISTS = "EXISTS";
@@ -135,7 +137,7 @@ lines! {
     TOUCHED = "TOUCHED";
     /// The reply to mn.
     META_NOOP = "MN";
-    /// A miss of mg, and the end of mgdump.
+    /// A miss of mg or me, and the end of mgdump.
     META_MISS = "EN";
 }
 

@@ -1,6 +1,5 @@
 //! The text protocol, classic and meta commands. One line is one command; in storage commands the
-//! value follows the line. The rules are those of memcached 1.6.45, including its odd ones. A
-//! comment marks each place where this parser is deliberately more helpful than memcached.
+//! value follows the line. The rules are those of memcached 1.6.45, including its odd ones.
 
 mod admin;
 mod request;
@@ -17,7 +16,7 @@ use self::storage::StorageVerb;
 use crate::scan::{Tokens, last_token, parse_i32, parse_u64};
 use crate::{KEY_LEN_MAX, KeySink, LINE_LEN_MAX, Parse, Then, meta, reply};
 
-/// The result of [`parse`]. Error replies are complete lines, or empty for `noreply`.
+/// The result of [`parse`]. Error replies are complete lines, or empty if no reply must be sent.
 pub type Parsed<'a> = Parse<Request<'a>, &'static str>;
 
 /// Length of the line end after a value, in bytes.

@@ -1,10 +1,11 @@
 //! A world with a store: random operations, commits, cleaning, failing devices, and crashes at any
-//! write to a device. After every restart, everything acknowledged must be there, and nothing
-//! deleted may come back. No client may have read anything that the crash undid.
+//! write to a device. After every restart, everything durable must be there, and nothing may come
+//! back whose removal is durable. In sync mode, every acknowledged change is durable, and no client
+//! has read anything that the crash undid.
 //!
 //! One thread does everything, except that a commit may run on a second thread. The two never run
 //! at the same time: either the second thread waits inside the device, or the first one waits for
-//! the second.
+//! the second. With the feature `breakable`, `set_beside_a_commit` is an exception.
 
 mod anomaly;
 mod clocks;
@@ -352,7 +353,7 @@ impl DurableWorld {
         }
     }
 
-    /// Crashes for the last time, then damages the store and checks it.
+    /// Crashes, then damages the store and checks it.
     fn end(&mut self) -> Check {
         self.crash()?;
         self.rot()

@@ -2,9 +2,9 @@
 //! plain map. Except in worlds with threads, the world also decides when the cleaner runs, so the
 //! same seed gives the same run. A failing seed is then a complete bug report.
 //!
-//! Every answer must match the map. An engine that evicts may miss items, but no more than it
-//! reports as evicted. A missing item must stay missing until the next write. Memory must stay
-//! within its budget.
+//! Every answer must match the map, except that an engine that evicts may miss items. A world in
+//! memory also checks three rules. The engine misses no more items than it reports as evicted. A
+//! missing item stays missing until the next write. Memory stays within its budget.
 //!
 //! ```
 //! use sim::{Plan, World};

@@ -24,7 +24,7 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Operations per world.
+    /// Operations per world; with threads, per life of a world.
     #[arg(long, default_value_t = 4000)]
     steps: u64,
     /// Threads, each with its own world.

@@ -4,9 +4,10 @@
 //! the load and the faults. The operating system decides the order in which threads run, so a
 //! failing seed may have to be run several times until it fails again.
 //!
-//! Each worker has keys that only it uses, and knows their state. All workers count in the same
-//! counters. After a restart, each key must have its last durable state or a newer one. Between
-//! restarts, every answer must be exactly right, however long a device hangs.
+//! Each worker has keys that only it uses, and knows their state. If the engine does not evict, all
+//! workers also count in the same counters. After a restart, each key must have its last durable
+//! state or a newer one. Between restarts, every answer must be exactly right, however long a
+//! device hangs. An engine that evicts may always miss an item.
 
 mod history;
 mod worker;
@@ -39,7 +40,7 @@ struct Shared {
     /// True at the end of a life. The workers then start no new operations.
     stopping: AtomicBool,
     now: AtomicU32,
-    /// The number of answered operations.
+    /// The number of operations that have ended, including refused ones.
     done: AtomicU64,
     /// True once a fault of a device is planned in this life. Device calls may then fail before
     /// `stopping` is true.

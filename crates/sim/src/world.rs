@@ -18,9 +18,11 @@ const MAX_ITEM_SIZE: u64 = 1 << 20;
 /// The setup of a world.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Determines the whole run.
+    /// Determines the whole run, except the order of the threads of a
+    /// [`ThreadedWorld`](crate::ThreadedWorld).
     pub seed: u64,
-    /// The number of operations to run.
+    /// The number of operations to run. [`ThreadedWorld::run`](crate::ThreadedWorld::run) and
+    /// [`DurableWorld::run_with`](crate::DurableWorld::run_with) run this number in each life.
     pub steps: u64,
 }
 
@@ -29,7 +31,7 @@ pub struct Plan {
 pub struct Failure {
     /// The seed with which the failure can be repeated.
     pub seed: u64,
-    /// The operation at which the difference appeared.
+    /// The operation at which the difference appeared; in a world with threads, the life.
     pub step: u64,
     /// A description of the difference.
     pub what: String,

@@ -103,9 +103,9 @@ pub(super) fn write_zeros(direct: &File, offset: u64, length: usize) -> io::Resu
 /// An alignment that every device accepts, in bytes.
 const MOST_ALIGNED: usize = 4096;
 
-/// Returns the alignment, in bytes, of reads and writes that bypass the page cache. Returns `None`
-/// if the kernel does not report it. Linux reports it since version 6.1, but not for every file
-/// system.
+/// Returns the alignment, in bytes, of reads and writes that bypass the page cache: at least 512.
+/// Returns `None` if the kernel reports none, or one above [`MOST_ALIGNED`]. Linux reports it since
+/// version 6.1, but not for every file system.
 fn direct_alignment(file: &File) -> Option<usize> {
     let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
     let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);

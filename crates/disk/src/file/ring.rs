@@ -1,6 +1,7 @@
-//! Reads of a file through io_uring that bypass the page cache. The cache would keep a second copy
-//! of the data in memory that the budget does not count. Once the cache is full, each read must
-//! also evict cached pages, which takes the processor longer than the read itself.
+//! Reads of a file through io_uring. They bypass the page cache if the file system supports that.
+//! The cache would keep a second copy of the data in memory that the budget does not count. Once
+//! the cache is full, each read must also evict cached pages, which takes the processor longer than
+//! the read itself.
 
 use crate::device::check_range;
 use crate::{ReadBuffer, ReadQueue};

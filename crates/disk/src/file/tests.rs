@@ -442,8 +442,8 @@ fn large_and_small_calls_see_the_same_bytes() {
     assert_eq!(small, [2, 2, 0]);
 }
 
-/// A file system may require more alignment than it reports. After it has refused a direct write,
-/// all reads and writes must go through the page cache.
+/// A file system may require more alignment than it reports. A direct read or write that it refuses
+/// must go through the page cache.
 #[test]
 fn a_refused_direct_write_goes_through_the_page_cache() {
     let folder = Folder::new("refused");

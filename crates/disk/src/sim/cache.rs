@@ -3,10 +3,11 @@
 //!
 //! Each sector has its content on the medium, and one version for each write since the last sync
 //! that covered the sector. A version is the *whole* sector after a write, as in a page cache, so
-//! it includes the bytes of all earlier writes. A crash leaves each sector in any one of its
-//! versions, independently of the other sectors: that models reordering. Only a torn sector is a
-//! mixture: its first bytes are of one version, the others of an older one. A crash never takes the
-//! content that a successful sync left in a sector.
+//! it includes the bytes of all earlier writes. A crash keeps or loses each write as a whole, or
+//! tears it, and then decides about each of its sectors. A later write may be kept and an earlier
+//! one lost: that models reordering. Only a torn sector is a mixture: its first bytes are of one
+//! version, the others of an older one. A crash never takes the content that a successful sync left
+//! in a sector.
 
 use super::image::{Image, PAGE, Page};
 use crate::Random;
@@ -278,10 +279,10 @@ impl Cache {
         medium
     }
 
-    /// Decides for each write as a whole whether a power loss keeps it; only the sectors of a torn
-    /// write are then decided one by one. Otherwise a long write would hardly ever be kept as a
-    /// whole. A disk that writes in order keeps all writes up to some moment and none after it:
-    /// that would hardly ever happen either.
+    /// Decides for each write as a whole whether a power loss keeps it. Only the sectors of a torn
+    /// write are then decided one by one. If every sector were decided alone, a long write would
+    /// hardly ever be kept as a whole. Sometimes keeps all writes up to some moment and none after
+    /// it, as a disk that writes in order does. Independent decisions would hardly ever give that.
     fn fates(&self, random: &mut Random) -> BTreeMap<u64, Fate> {
         let writes: BTreeSet<u64> =
             self.pending.values().flatten().map(|version| version.write).collect();

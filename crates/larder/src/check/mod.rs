@@ -1,6 +1,6 @@
 //! `larder check`: inspects a store that no server uses, and changes nothing. It reads everything
-//! that any recovery could need and verifies every checksum. So it finds damage that a start would
-//! not notice. It takes as long as reading the used part of the device.
+//! that a recovery may read, except the index image, and verifies its checksums. So it finds damage
+//! that a start would not notice. It takes as long as reading the used part of the device.
 
 mod keys;
 mod reader;

@@ -31,15 +31,17 @@ pub(super) struct Torn {
     pub(super) segment: u32,
     /// Offset in the segment at which the incomplete commit begins.
     pub(super) at: u64,
-    /// Number of bytes that the incomplete commit wrote from offset `at` on.
+    /// Number of bytes that the next start drops from offset `at` on. Of a jumbo and of a segment
+    /// without a header, these are all bytes of its places.
     pub(super) bytes: u64,
 }
 
-/// A segment that lost data.
+/// Damage to one segment, or to another part of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Damaged {
+    /// The segment; 0 for damage outside of segments.
     pub(super) segment: u32,
-    /// Number of bytes in which no whole record was found.
+    /// Number of bytes in which records may be lost.
     pub(super) bytes: u64,
     /// A lower bound for the number of lost records.
     pub(super) records: u64,
@@ -149,7 +151,8 @@ pub(super) struct Report {
     pub(super) volatile: bool,
     /// Set if the device is part of a store of several devices.
     pub(super) lane: Option<Lane>,
-    /// The greatest commit number in any trailer, tail or header.
+    /// The greatest commit number that the superblock, a trailer, a tail or a header proves to have
+    /// been used.
     pub(super) last_commit: u64,
     pub(super) segments: Segments,
     /// Number of valid items and tombstones, including older versions.
@@ -181,7 +184,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Sets the verdict, the forecast of the next start (`recovery`) and the settings with which it
-    /// would succeed. Must be called after all other fields are set.
+    /// would succeed. Must be called after all findings are recorded.
     pub(super) fn conclude(&mut self) {
         let emptied = self.volatile && !self.stopped_cleanly;
         self.verdict = match (self.damaged.is_empty(), self.torn.is_empty() && !emptied) {
@@ -356,7 +359,7 @@ fn row(f: &mut fmt::Formatter<'_>, name: &str, value: fmt::Arguments<'_>) -> fmt
     writeln!(f, "{name:<10} {value}")
 }
 
-/// Formats a size with one decimal digit.
+/// Formats a size with at most one decimal digit.
 fn size(bytes: u64) -> String {
     let units = [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")];
     for (shift, unit) in units {

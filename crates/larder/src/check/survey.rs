@@ -4,7 +4,7 @@
 //! any trailer proves that earlier commits were durable once; [`Trailer::proof`] returns the number
 //! before which all commits were durable. This proof tells damaged data, which was durable, from
 //! torn data, whose commit never completed. The greatest number is known only after all segments
-//! were read. So segments with a damaged or incomplete part are read a second time.
+//! were read. So segments that are damaged or not sealed are read a second time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -26,7 +26,8 @@ pub(super) use super::reader::Unusable;
 use super::reader::{JumboState, Marks, Store};
 use super::report::{Damaged, Lane, Report, Segments, Torn};
 
-/// The largest number of segments that the notes name individually.
+/// The number of notes after which no more segments are named, and the largest number of unreadable
+/// ranges in the notes.
 const NAMED_MAX: usize = 20;
 
 /// Reads the whole store. `progress` receives the number of segments read so far and their total.
@@ -87,7 +88,7 @@ struct Survey<'a> {
     /// was durable according to it.
     durable: (u64, [DurableEnd; STREAMS]),
     /// The first commit that can be in each segment, by segment number; 0 for a segment that is not
-    /// in use.
+    /// in use or has lost its header.
     opened: Vec<u64>,
     /// Segments that must be read a second time, after the first pass.
     open: Vec<Open>,
@@ -104,12 +105,12 @@ struct Survey<'a> {
     /// of a jumbo. The value is the greatest generation whose records are no longer valid.
     no_header: HashMap<SegmentNumber, u32>,
     image: Vec<u8>,
-    /// Segments whose meta has a copy that cannot be read.
+    /// Segments whose meta is [unreadable](Marks::unreadable).
     unmarked: HashSet<SegmentNumber>,
-    /// Number of places that may hold a piece of a jumbo: no segment was found there, and a copy of
-    /// the meta cannot be read.
+    /// Number of places that may hold a piece of a jumbo: no segment was found there, and the meta
+    /// is unreadable.
     unknown: usize,
-    /// Number of jumbos with missing pieces.
+    /// Number of jumbos with missing pieces that count neither as damaged nor as torn.
     incomplete: u32,
 }
 
@@ -371,7 +372,7 @@ impl<'a> Survey<'a> {
                     self.open.push(Open { segment, marks, header, generation, behind, sealed });
                 }
             }
-            // The header is lost, and neither a meta nor a tail gives the generation.
+            // The header is lost, and no meta, tail or trailer gives the generation.
             Err(_) => {
                 let newest = self.newest_trailer(segment, &image, generation.unwrap_or(0));
                 self.headless.push((segment, newest));
@@ -603,9 +604,9 @@ impl<'a> Survey<'a> {
                 return;
             }
             JumboState::Headless => ("the head of a large item is damaged".to_owned(), None),
-            // Pieces are missing. If at most as many metas of unused-looking segments are
-            // unreadable, those segments may hold the pieces, so this is damage. Otherwise the
-            // commit never completed, or the jumbo was being freed. A start then treats the jumbo's
+            // Pieces are missing. If at least as many places look unused and have an unreadable
+            // meta, those places may hold the pieces, so this may be damage. Otherwise the commit
+            // never completed, or the jumbo was being freed. A start then treats the jumbo's
             // segments as free.
             JumboState::Incomplete => {
                 let is_there =

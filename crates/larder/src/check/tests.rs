@@ -201,8 +201,9 @@ fn an_intact_store_is_clean() {
     assert_eq!(json["segments"]["in_use"], 2);
 }
 
-/// An unreadable sector costs only the data in it, and the report names it. This must hold for
-/// sectors in a header, among records, in a meta, in a copy of the superblock, and in unused space.
+/// An unreadable sector costs only the data in it, and the report names the sector. A sector of a
+/// meta also costs the records of its segment. The sectors are in a header, among records, in a
+/// meta, in a copy of the superblock, and in unused space.
 #[test]
 fn unreadable_blocks_are_named_and_the_rest_is_checked() {
     let geometry = Image::new(40).superblock.geometry;

@@ -38,7 +38,7 @@ pub(super) struct Figures {
     pub(super) resident_bytes: Option<u64>,
     /// Bytes of the records that are only on a device and not in memory.
     pub(super) flash_bytes: Option<u64>,
-    /// Acknowledged bytes that a crash would lose, and the largest possible age of these bytes, in
+    /// Bytes that are not durable yet, and the largest possible age of these bytes, in
     /// milliseconds.
     pub(super) unsynced_bytes: Option<u64>,
     pub(super) unsynced_ms: Option<u64>,

@@ -78,8 +78,8 @@ pub(crate) fn command() -> Command {
 /// Shows the servers named on the command line until the user quits.
 ///
 /// # Errors
-/// Returns an error if an address is wrong, if there is no terminal, or, with `--once`, if a server
-/// cannot be asked.
+/// Returns an error if an address is wrong, if the terminal is missing or fails, or, with `--once`,
+/// if a server cannot be asked.
 pub(crate) fn run(matches: &ArgMatches) -> Result<(), Error> {
     let names = matches.get_many::<String>("servers").into_iter().flatten();
     let addresses = names.map(|name| name.parse()).collect::<Result<Vec<Address>, Error>>()?;

@@ -8,7 +8,7 @@ use larder_client::{Address, Client, Error, Options};
 
 use super::sample::{Sample, printable};
 
-/// The longest time that a server may take to answer.
+/// The longest wait for one connect, write or read of a server's socket.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// An answer, or the reason why there is none.

@@ -12,7 +12,7 @@ const MAGIC: u8 = 0x81;
 pub enum Status {
     /// Success.
     Ok = 0x00,
-    /// There is no such item.
+    /// There is no such item or group of statistics.
     NotFound = 0x01,
     /// The command is add, and the item exists; or the request has a cas id that is not the item's.
     Exists = 0x02,
@@ -20,13 +20,13 @@ pub enum Status {
     TooLarge = 0x03,
     /// The lengths in the request's header do not fit its opcode or exceed a limit.
     InvalidArguments = 0x04,
-    /// The mode of a storage command does not allow the write.
+    /// The command is append or prepend. There is no item, or it would become too large.
     NotStored = 0x05,
     /// The value to increment or decrement is not a number.
     NonNumeric = 0x06,
     /// The operator has forbidden the command.
     AuthError = 0x20,
-    /// The opcode is not supported.
+    /// The opcode is not supported, or the body is shorter than its extras and key.
     UnknownCommand = 0x81,
     /// There is not enough memory, or the store is full.
     OutOfMemory = 0x82,

@@ -11,7 +11,7 @@ use crate::meta::Meta;
 pub enum Request<'a> {
     /// get, gets, gat, gats.
     Get(Get),
-    /// A meta command with a key.
+    /// A meta command with a key; one key, or none if [`Meta::plain_key`] is `None`.
     Meta(Meta<'a>),
     /// set, add, replace, append, prepend, cas; one key.
     Store(Store<'a>),

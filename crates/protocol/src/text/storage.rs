@@ -103,8 +103,9 @@ pub(super) fn parse<'a>(
     })
 }
 
-/// Parses `ms key length flags`. Does not check the flags. The caller reads them later, and can
-/// then discard the value if a flag is wrong, because it has the value's length from this function.
+/// Parses `ms key length flags`. Checks only the first byte of each flag. The caller reads the
+/// flags later. If a flag is wrong, the caller can discard the value, because this function returns
+/// the value's length.
 pub(super) fn parse_meta<'a>(frame: Frame<'a>, keys: &mut impl KeySink<'a>) -> Parsed<'a> {
     let length = Tokens::new(frame.line).nth(2).and_then(parse_length);
     let (Some(length), Some(command)) = (length, Meta::parse(Verb::Set, frame.line, 3)) else {

@@ -1,5 +1,6 @@
 //! The clocks of a world's machine. A restart without a reboot must continue the store's time
-//! exactly. After a reboot, the wall clock may be hours ahead or behind.
+//! exactly, if the machine tells its boots apart. At any restart, the wall clock may be up to an
+//! hour ahead or behind.
 
 use super::power::Stop;
 use super::{Check, DurableWorld, START};
@@ -33,7 +34,8 @@ pub(super) struct Clocks {
 impl Clocks {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ STEPS);
-        // A broken rule must be noticed soon, also one that has nothing to do with the time.
+        // With the feature `breakable`, the clock never steps, because steps would delay the
+        // detection of broken rules that do not concern the time.
         let steps = random.one_in(2) && !cfg!(feature = "breakable");
         let boot = u128::from(!(steps && random.one_in(4)));
         Clocks { random, steps, boot, offset: START - 1000, least: 0, latest: START }

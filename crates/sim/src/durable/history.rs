@@ -1,10 +1,10 @@
 //! The model of a store: for each key, the states that it had, in the order in which they were
 //! written.
 //!
-//! A prefix of each history is known to be durable, because a writer or a reader got an answer that
-//! depends on it. After a crash, a key is in the last state of that prefix or in a later state.
-//! After a commit, the key is in its last state. A state that only an early write covers survives
-//! the end of the process, but perhaps not a power loss.
+//! A prefix of each history is known to be durable, because the engine reports its commits as
+//! durable. After a crash, a key is in the last state of that prefix or in a later state. After a
+//! commit, the key is in its last state. A state that only an early write covers survives the end
+//! of the process, but perhaps not a power loss.
 
 use larder_engine::limit::Limiter;
 use larder_engine::{CommitPoint, CommitState, Item as Found, NANOS};

@@ -53,7 +53,7 @@ impl DurableWorld {
         Ok(CommitPoint { lane: lane as u32, position: self.engine.open_commit(lane) })
     }
 
-    /// Runs an operation that exists only with several devices.
+    /// Runs a random operation of worlds with several devices.
     pub(super) fn rearrange(&mut self) -> Check {
         match self.random.below(200) {
             0..=119 => self.move_some(),
@@ -285,8 +285,8 @@ impl DurableWorld {
         }
     }
 
-    /// Adds and removes devices between two lives of the store. Returns true if the lanes stay the
-    /// same.
+    /// Adds and removes devices between two lives of the store. Returns true if the store keeps the
+    /// lanes that it needs and gets no new one.
     pub(super) fn change_hardware(&mut self, machine: &mut Machine) -> Result<bool, String> {
         let lanes = self.needed();
         let mut same = true;

@@ -234,8 +234,8 @@ impl DurableWorld {
 
     /// Damages the store at the end of a world, by flipping bits of devices or by making ranges
     /// unreadable. Reads all keys, restarts the store and reads all keys again. Before the restart,
-    /// every read must return the right item, a miss or an error. After it, a read may also return
-    /// an older item, but only one that the key once had.
+    /// every read must return the right item, an error or, if the engine evicts, a miss. After it,
+    /// a read may also return a miss or an older item, but only one that the key once had.
     pub(super) fn rot(&mut self) -> Check {
         if self.random.one_in(2) {
             self.spoil()?;

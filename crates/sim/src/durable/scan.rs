@@ -1,5 +1,5 @@
-//! Checks that a scan returns exactly the keys that the model has, wherever their records are, and
-//! nothing that a crash could take back.
+//! Checks that a scan returns exactly the keys that the model has, wherever their records are. In
+//! sync mode, it must return nothing that a crash could take back.
 
 use super::history::Item;
 use super::verbs::short;
@@ -74,8 +74,8 @@ impl DurableWorld {
     }
 
     /// Checks an item that the scan returned. Its cas id, flags and length, given as `facts`, must
-    /// be those of the item that was written last. The item must be durable, unless the answer of
-    /// the scan `waits` for a commit.
+    /// be those of the item that was written last. In sync mode, the item must be durable unless
+    /// the answer of the scan `waits` for a commit.
     fn check_shown(&self, key: &[u8], facts: (u64, u32, usize), waits: bool) -> Check {
         let current = self.model.current(key, self.now);
         let fits = |item: &Item| (item.cas, item.flags, item.value.len()) == facts;

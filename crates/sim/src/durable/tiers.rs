@@ -26,7 +26,7 @@ pub struct WorldCounts {
     pub kept: u64,
     /// Sets that did not read the record that they superseded.
     pub unread: u64,
-    /// Reboots that set the time of the store back.
+    /// Starts at which the time of the store went back.
     pub set_back: u64,
 }
 
@@ -43,9 +43,9 @@ impl AddAssign for WorldCounts {
 }
 
 impl DurableWorld {
-    /// Called before the engine stops or crashes. Adds the engine's counts to those of the world:
-    /// the segments that moved to lower devices, and the sets that did not read the record that
-    /// they superseded.
+    /// Called before another engine replaces this one. Adds the engine's counts to those of the
+    /// world: the segments that moved to lower devices, and the sets that did not read the record
+    /// that they superseded.
     pub(super) fn note_moved(&mut self) {
         let totals = self.engine.stats().totals;
         self.counts.moved += totals.cooled_segments;

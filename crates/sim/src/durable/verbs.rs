@@ -10,7 +10,8 @@ use larder_engine::{
 };
 use std::hint::black_box;
 
-/// A number of large values that is enough to fill memory.
+/// The largest number of values that [`DurableWorld::crowd`] writes. They fill the smallest memory
+/// that a world may have.
 const MEMORYFUL: u64 = 400;
 /// Bytes of the smallest lane for each key with a large value. A world has at most as many of these
 /// keys as this size allows, so that their values do not fill the devices.
@@ -58,8 +59,8 @@ impl DurableWorld {
         })
     }
 
-    /// Reads a key and compares the item with the model. If the answer waits for no commit, the
-    /// item must be durable.
+    /// Reads a key and compares the item with the model. In sync mode, the item must be durable if
+    /// the answer waits for no commit.
     pub(super) fn read(&mut self, key: &[u8]) -> Result<Option<Item>, String> {
         let found = self.get(key)?;
         let expected = self.model.current(key, self.now);
@@ -132,7 +133,7 @@ impl DurableWorld {
         self.store(&key, value).map(drop)
     }
 
-    /// Stores a value under a key. Returns true if there was space.
+    /// Stores a value under a key. Returns false if the engine refused the call for a valid reason.
     pub(super) fn store(&mut self, key: &[u8], value: Vec<u8>) -> Result<bool, String> {
         let flags = if self.random.one_in(3) { self.random.bits() as u32 } else { 0 };
         let expiry = self.expiry();
@@ -153,9 +154,9 @@ impl DurableWorld {
         }
     }
 
-    /// Writes large values without waiting for space, until memory is full of uncommitted records.
-    /// Then starts a commit that waits in the device. While it waits, the cleaner looks for space,
-    /// and the power may fail.
+    /// Writes up to [`MEMORYFUL`] large values without waiting for space, until memory is full of
+    /// uncommitted records. Then starts a commit that waits in the device. While it waits, the
+    /// cleaner looks for space, and the power may fail.
     pub(super) fn crowd(&mut self) -> Check {
         self.hurry = true;
         let keys = self.machine.smallest() / ROOM;
