@@ -119,7 +119,8 @@ pub(super) static METRICS: &[Metric] = &[
         |s| some(s.engine.bad_places),
     )
     .named("larder_bad_places"),
-    gauge("larder_unsynced_bytes", "Acknowledged bytes that a crash would lose.", |s| {
+    gauge("larder_unsynced_bytes", "Bytes of the log that a crash would lose. With `sync`, no \
+         acknowledged write is among them.", |s| {
         some(s.engine.unsynced_bytes)
     })
     .bytes()
