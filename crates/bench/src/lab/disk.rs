@@ -1,4 +1,5 @@
-//! The device that holds the servers' files: its file system, and the time of a durable write.
+//! The device that holds the servers' files: its file system, its free space, and the time of a
+//! durable write.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,7 +15,7 @@ use crate::{Error, Result};
 const BLOCK: usize = 4096;
 /// The largest number of writes that are measured.
 const WRITES: usize = 300;
-/// The longest time of the measurement.
+/// Time after which no further write begins.
 const TIME: Duration = Duration::from_secs(2);
 
 /// Measures a write of 4 KiB followed by `fdatasync` in `directory`.
@@ -62,7 +63,8 @@ fn sync_times(path: &Path) -> io::Result<Vec<Duration>> {
 /// Checks that the file system of a directory has space for the files of a server.
 ///
 /// # Errors
-/// Returns an error that names the directory and the missing space.
+/// Returns [`Error::Server`], with the required and the free space, if space is missing. Returns
+/// [`Error::Io`] if the free space cannot be determined.
 pub(crate) fn require_space(directory: &Path, mebibytes: u64) -> Result<()> {
     let free = free_bytes(directory).map_err(|e| {
         Error::io(format!("cannot ask for the space in {}", directory.display()), e)

@@ -1,5 +1,6 @@
-//! Writes the lab's files. They replace only earlier files of the lab, never a user's file. A file
-//! is replaced as a whole: after a crash, or on a full device, the old file is still there.
+//! Writes the lab's reports. A report replaces only an earlier report or an empty file, which the
+//! caller checks with [`require_result`] or [`require_page`]. A file is replaced as a whole: a
+//! crash or a full device leaves the old file or the new one.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -26,7 +27,7 @@ struct Mark {
 /// or a terminal, a pipe or the like.
 ///
 /// # Errors
-/// Returns [`Error::Usage`] for any other file.
+/// Returns [`Error::Usage`] for any other file, and [`Error::Io`] if the file cannot be read.
 pub(crate) fn require_result(path: &Path) -> Result<()> {
     require(path, |text| serde_json::from_str::<Mark>(text).is_ok())
 }
@@ -35,7 +36,7 @@ pub(crate) fn require_result(path: &Path) -> Result<()> {
 /// terminal, a pipe or the like.
 ///
 /// # Errors
-/// Returns [`Error::Usage`] for any other file.
+/// Returns [`Error::Usage`] for any other file, and [`Error::Io`] if the file cannot be read.
 pub(crate) fn require_page(path: &Path) -> Result<()> {
     require(path, |text| text.contains(report::MARK))
 }
@@ -62,7 +63,7 @@ fn require(path: &Path, is_of_lab: impl Fn(&str) -> bool) -> Result<()> {
 }
 
 /// Writes a temporary file beside `path` and renames it to `path`. If `path` is a symbolic link,
-/// the file that it points to is replaced.
+/// the file that it points to is replaced. A terminal, a pipe or the like is written directly.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let failed = |e| Error::io(format!("cannot write {}", path.display()), e);
     if is_device(path) {
@@ -89,7 +90,7 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Returns true for a terminal, a pipe or the like, which cannot be replaced by a file.
+/// Returns true for a terminal, a pipe or the like, which must not be replaced by a file.
 fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|facts| !facts.is_file() && !facts.is_dir())
 }

@@ -29,8 +29,8 @@ enum Entry {
     /// The first line: the run that the points belong to.
     Run(Identity),
     System(SystemRow),
-    /// Settings of a system in one experiment. Settings that an earlier entry for the same system
-    /// and experiment has are left out.
+    /// Settings of a system in one experiment, without those in earlier entries for the same system
+    /// and experiment.
     Settings {
         experiment: String,
         system: String,
@@ -107,8 +107,8 @@ impl Journal {
     /// Opens the journal in `directory`, or begins one.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] if the journal there has another identity, or if another run uses
-    /// it.
+    /// Returns [`Error::Usage`] if the file there is not a journal or has another identity, or if
+    /// another run uses it.
     pub(crate) fn open(directory: &Path, identity: &Identity) -> Result<Journal> {
         let path = directory.join("journal.jsonl");
         let doing = || format!("cannot use the journal {}", path.display());

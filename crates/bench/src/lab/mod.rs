@@ -1,4 +1,4 @@
-//! The lab: the experiments of four articles, run against Larder and its peers.
+//! The lab: experiments, most of them from four articles, with Larder and its peers.
 //!
 //! A *system* is a server program with one durability setting. `target` finds, starts and stops the
 //! systems, `experiment` measures them, `run` decides the order, and `journal` stores every

@@ -29,19 +29,20 @@ impl Scale {
 
 /// The largest number of threads of a server.
 const SERVER_THREADS: usize = 4;
-/// The largest number of generator threads. They need not load more than [`SERVER_THREADS`] server
+/// The largest [`Plan::load_threads`]. The generator loads at most [`SERVER_THREADS`] server
 /// threads.
 const LOAD_THREADS: usize = 8;
 
 /// The sizes of all experiments.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Number of rounds of most experiments. In each round, each system has one turn.
+    /// Number of rounds of an experiment, unless it uses `long_rounds` or always has one round. In
+    /// each round, each system has one turn.
     pub(crate) rounds: usize,
     /// Number of rounds of slow experiments. A round of such an experiment takes a long time, for
     /// example because the lab stores much data before it measures.
     pub(crate) long_rounds: usize,
-    /// Measured time per point.
+    /// Measured time per point, unless the experiment has its own time for the point.
     pub(crate) time: Duration,
     /// Warm-up before each point.
     pub(crate) warm_up: Duration,
@@ -50,7 +51,8 @@ pub(crate) struct Plan {
     /// on the generator's processors, and take time from it.
     pub(crate) server_threads: usize,
     /// Number of generator threads, unless the experiment has its own number: a quarter of the
-    /// processors, so that the generator is not the limit on large machines.
+    /// processors, from 1 to [`LOAD_THREADS`], so that the generator is not the limit on large
+    /// machines.
     pub(crate) load_threads: usize,
     pub(crate) counter: CounterSizes,
     pub(crate) persistence: PersistenceSizes,
@@ -62,10 +64,11 @@ pub(crate) struct Plan {
 
 #[derive(Clone, Debug)]
 pub(crate) struct HitratioSizes {
-    /// Memory limit of Larder in MiB. The other systems get limits at which their resident memory
-    /// equals Larder's.
+    /// Memory limit of Larder in MiB. For each other system, the lab searches for a limit at which
+    /// its resident memory equals Larder's.
     pub(crate) memory: u64,
-    /// Number of different keys, and number of requests, of a trace.
+    /// Number of different keys of a synthetic trace, without those of scans. The next field is the
+    /// number of its requests.
     pub(crate) keys: u64,
     pub(crate) requests: u64,
     /// Recorded traces that are replayed in addition to the synthetic ones.
@@ -283,7 +286,7 @@ impl Plan {
         }
     }
 
-    /// Sets the measured time of each point.
+    /// Sets [`Plan::time`].
     pub(crate) fn with_minutes(self, minutes: f64) -> Plan {
         Plan { time: Duration::from_secs_f64(minutes * 60.0), ..self }
     }

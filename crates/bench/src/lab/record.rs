@@ -23,7 +23,7 @@ pub(crate) struct Results {
     /// The end of the last run that measured points, in the form of RFC 3339.
     pub(crate) date: String,
     pub(crate) larder: Build,
-    /// The command line, word by word. Its `--only` names all experiments of the report.
+    /// The command line, word by word. Its `--only`, if any, names all experiments of the report.
     pub(crate) command: Vec<String>,
     pub(crate) machine: Machine,
     pub(crate) disk: Disk,
@@ -32,8 +32,8 @@ pub(crate) struct Results {
     /// none. Results of older versions do not have it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) traces: String,
-    /// True if this run or an earlier run of the same journal ended before all points were
-    /// measured.
+    /// True if a signal ended this run early, or if a system has only some points of an experiment
+    /// and no failure explains the missing ones.
     pub(crate) interrupted: bool,
     pub(crate) systems: Vec<SystemRow>,
     pub(crate) missing: Vec<MissingRow>,
@@ -69,7 +69,7 @@ pub(crate) struct SystemRow {
     pub(crate) settings: Vec<String>,
 }
 
-/// A system that was not found, and the command that installs it.
+/// A system that was not found, and how to install it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MissingRow {
     pub(crate) id: String,
@@ -97,7 +97,7 @@ pub(crate) struct ExperimentResults {
     pub(crate) not_run: Vec<NotRun>,
 }
 
-/// A system that took no part in an experiment, or could not finish it.
+/// A system that lacks points of an experiment because a turn failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NotRun {
     pub(crate) system: String,
@@ -142,7 +142,7 @@ pub(crate) struct Point {
 pub(crate) struct Figures {
     /// Answered requests per second.
     pub(crate) rate: f64,
-    /// In the open loop, the number of requests per second that were due.
+    /// Requests per second that were due; only in the experiment `cliff`.
     pub(crate) offered: Option<f64>,
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,

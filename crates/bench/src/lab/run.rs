@@ -99,7 +99,8 @@ impl Lab {
         Ok(!is_interrupted())
     }
 
-    /// Returns true if the journal has all points of the installed systems.
+    /// Returns true if the journal has all points of the installed systems. Returns false if no
+    /// system is installed.
     pub(crate) fn is_done(&self, experiments: &[Box<dyn Experiment>]) -> bool {
         !self.installed.is_empty() && self.open_turns(experiments).is_empty()
     }
@@ -148,8 +149,8 @@ impl Lab {
         turns
     }
 
-    /// Starts the server of one turn, measures its points and stops the server. A failure is noted
-    /// in the journal as the reason for the missing points.
+    /// Starts the server of one turn, measures its points and stops the server. Notes a failure in
+    /// the journal as the reason for the missing points, unless a signal has ended the run.
     ///
     /// # Errors
     /// Returns an error if the reason cannot be noted.
@@ -191,7 +192,7 @@ impl Lab {
     }
 }
 
-/// Returns all points of a turn.
+/// Returns the ids of all points of a turn.
 fn point_ids<'a>(
     experiment: &dyn Experiment,
     plan: &Plan,
@@ -265,8 +266,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Measures one point, unless the journal has it. After wrong answers, the journal gets a void
-    /// point with the reason.
+    /// Measures one point, unless the journal has it. If `measure` returns [`Error::Void`], the
+    /// journal gets a void point with the reason.
     pub(crate) fn point(
         &mut self,
         case: &str,

@@ -1,5 +1,6 @@
 # Increments one counter of a MariaDB table through ActiveRecord, as a Rails application would, and
-# prints what it measured as one line of JSON. Arguments: port, threads, seconds of warm-up, seconds.
+# prints its figures as one line of JSON.
+# Arguments: port, threads, seconds of warm-up, seconds of measurement.
 
 require 'active_record'
 require 'json'

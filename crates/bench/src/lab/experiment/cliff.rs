@@ -123,7 +123,8 @@ impl Experiment for Cliff {
                     pipeline: 1,
                     pacing: Pacing::Constant(f64::from(sizes.sampler)),
                     keep_samples: true,
-                    // The sampler requests other keys than those that the load has just read.
+                    // With the load's seed, the sampler would request keys that the load has just
+                    // read.
                     seed: !load.seed,
                     probe: None,
                     ..load.clone()

@@ -14,8 +14,9 @@ use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Shape, Verb};
 use crate::{Error, Result};
 
-/// Bytes of a key and of a small value, as in the article.
+/// Bytes of a key, as long as the longest keys of the article.
 const KEY: usize = 12;
+/// Bytes of a small value, as in the article.
 const SMALL: usize = 1000;
 /// Bytes of a large value.
 const LARGE: usize = 8192;

@@ -36,8 +36,8 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// Stores every key once, and gives the server time to write the items to its device. If values
-    /// lie `on_device`, the page cache is bounded afterwards.
+    /// Stores every key, and gives the server time to write the items to its device. If values lie
+    /// `on_device`, the page cache is bounded afterwards.
     pub(super) fn fill(
         turn: &Turn<'_>,
         load: &Load,
@@ -56,7 +56,8 @@ impl Filled {
 
     /// Adds to a point the average number of bytes that a get read from the device, and the limit
     /// of the memory control group. If that average is less than [`FROM_MEMORY`] of a value's
-    /// length, also adds the figure `from_memory`.
+    /// length, also adds the figure `from_memory`. Adds nothing if memory holds all values, or if
+    /// the load had no gets.
     pub(super) fn note(&self, point: Point, summary: &Summary) -> Point {
         let gets = summary.verbs.get(Verb::Get.name()).map_or(0, |count| count.requests);
         let (Some(server), 1.., true) = (&summary.server, gets, self.on_device) else {

@@ -1,5 +1,5 @@
 //! How many requests of a trace does a cache answer? Servers count their memory limits differently,
-//! so each server gets the limit at which its resident memory equals Larder's.
+//! so the lab searches for the limit at which a server's resident memory equals Larder's.
 
 use std::path::Path;
 
@@ -14,13 +14,13 @@ use crate::replay::{Replay, ReplayOutcome};
 use crate::trace::{self, Synthetic};
 use crate::workload::Lengths;
 
-/// The traces. In all of them, popularity follows Zipf's law. `scan` adds scans, and `ttl` adds
-/// times to live.
+/// The synthetic traces. In all of them, popularity follows Zipf's law. `scan` adds scans, and
+/// `ttl` adds times to live.
 const TRACES: [&str; 4] = ["zipf:0.99", "zipf:0.8", "scan:0.99", "ttl:0.99"];
-/// Bytes of the values.
+/// Bytes of the values of synthetic traces.
 const SIZES: Lengths = Lengths { min: 50, max: 450 };
-/// Requests per second of traces with times to live. The rate is fixed, so that items live for the
-/// same number of requests in every system.
+/// Requests per second of the synthetic trace with times to live. The rate is fixed, so that items
+/// live for the same number of requests in every system.
 const TTL_RATE: f64 = 60_000.0;
 /// The smallest part of [`TTL_RATE`] that a system must reach for its figures to count.
 const TTL_RATE_MIN: f64 = 0.9;
@@ -29,7 +29,7 @@ const RECORDED_MAX: usize = 64 << 10;
 /// The largest sum of the values of all keys of a recorded trace, as a multiple of Larder's memory
 /// limit. If the sum is larger, the lab divides all sizes by a common number.
 const RECORDED_SHARE: u64 = 8;
-/// Number of different keys per batch of gets.
+/// The largest number of keys per batch of gets; all keys of a batch differ.
 const BATCH: usize = 50;
 const CONNECTIONS: usize = 8;
 /// The largest number of limits to try for one system and trace.

@@ -103,8 +103,8 @@ impl Experiment for Limits {
                 continue;
             }
             let keys = if case == "many" { KEYS } else { 1 };
-            // The short run that determines the number of requests must not use up units of the
-            // measured limit. So its keys have another prefix.
+            // The short run that determines the number of requests must not use up units of a limit
+            // for one key. So its keys have another prefix than those of the cases with one key.
             let trial = shape(&format!("trial-{case}-"), verb, keys, Limit::default());
             create(turn, &load, &trial, decides)?;
             let count = requests(&load, &trial, turn.plan)?;
@@ -147,9 +147,9 @@ fn shape(prefix: &str, verb: Verb, keys: u64, limit: Limit) -> Shape {
     Shape { mix, keys, prefix: prefix.to_owned(), key_lengths, limit, ..Shape::default() }
 }
 
-/// Creates all limits of the shape by one request to each, so that no system creates limits while
-/// it is measured. If the client decides instead of the server, a limit is a counter, which must be
-/// stored first.
+/// Creates all limits of the shape by one request to each, so that later loads of this shape create
+/// none. If the client decides instead of the server, a limit is a counter, which must be stored
+/// first.
 fn create(turn: &Turn<'_>, load: &Load, shape: &Shape, decides: bool) -> Result<()> {
     let many = Load { pipeline: turn.depth(PIPELINE), ..load.clone() };
     if !decides {

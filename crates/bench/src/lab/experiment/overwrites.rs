@@ -13,8 +13,8 @@ const KEYS: u64 = 3000;
 /// is stale or missing, the point becomes void.
 ///
 /// # Errors
-/// Returns the errors of [`Load::run`]. Wrong answers to the reads are not an error: they make the
-/// point void.
+/// Returns the errors of [`Load::run`]. However, [`Error::Void`] of the overwrites or the reads
+/// makes the point void instead.
 pub(super) fn checked(point: Point, load: &Load, shape: &Shape) -> Result<Point> {
     let old = Shape { keys: shape.keys.min(KEYS), ..shape.clone() };
     let new = Shape { salt: old.salt + 1, ..old.clone() };

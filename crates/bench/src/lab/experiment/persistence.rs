@@ -95,8 +95,8 @@ impl Experiment for Persistence {
     fn sandbox(&self, plan: &Plan, _: &System, directory: &Path) -> Result<Sandbox> {
         let sizes = &plan.persistence;
         let sandbox = sandbox(plan, directory, sizes.memory, sizes.connections + 8)?;
-        // An item is a key of 17 bytes, its value and overhead. 1000 bytes per item leave room for
-        // several overwrites.
+        // An item is a key of at most 16 bytes, its value and overhead. 1000 bytes per item leave
+        // room for several overwrites.
         Ok(Sandbox { disk: ((sizes.keys * 1000) >> 20) + 1024, value_max: VALUE, ..sandbox })
     }
 
@@ -167,8 +167,8 @@ fn insert(load: &Load, shape: &Shape, most: Duration) -> Result<Summary> {
     load.run(shape)?.without_errors()
 }
 
-/// Stores all keys, in pipelines and without measuring, after a measured insert that ended before
-/// it had stored all of them. Keys that exist are overwritten.
+/// Stores all keys, in pipelines and without measuring. Needed if the measured insert ended early,
+/// or did not run because the journal has its point. Overwrites keys that exist.
 fn fill_rest(load: &Load, shape: &Shape) -> Result<()> {
     let summary = load.run_once_through(shape, Verb::Set)?.without_errors()?;
     if summary.total.hits == 0 {

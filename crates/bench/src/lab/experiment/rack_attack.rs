@@ -65,7 +65,7 @@ const GEM: Store =
 const REDIS: Store = Store::new("redis");
 const TABLE: Store = Store::new("table");
 
-/// Returns the stores that can use a system.
+/// Returns the stores through which the experiment measures a system.
 fn stores(system: &System) -> &'static [Store] {
     match system.id {
         "larder" | "larder-async" | "larder-sync" => &[DALLI, GEM],

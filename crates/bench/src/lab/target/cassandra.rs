@@ -16,7 +16,7 @@ use crate::wire::{Cql, Wire};
 
 /// Where Debian installs a directory for each Java runtime.
 const JVM: &str = "/usr/lib/jvm";
-/// How the directories of Java 17 begin, the newest that Cassandra 5.0 supports.
+/// How the names of Java 17's directories begin. Cassandra 5.0 supports no newer Java.
 const JAVA: &str = "java-17-";
 /// Packages of the Java library that Java must export to Cassandra's code.
 const EXPORTS: [&str; 7] = [

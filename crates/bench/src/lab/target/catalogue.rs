@@ -23,7 +23,7 @@ use super::start_plan::StartPlan;
 use crate::Result;
 use crate::wire::Wire;
 
-/// The kinds of crash that an acknowledged write survives.
+/// How durable an acknowledged write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Durability {
@@ -55,7 +55,8 @@ pub(crate) struct System {
     pub(crate) name: &'static str,
     pub(crate) family: &'static str,
     pub(crate) durability: Durability,
-    /// The report's words for the article's system that this one stands in for; otherwise `None`.
+    /// A note for the report, such as "stands in for MySQL", if this system replaces a system of an
+    /// article.
     pub(crate) stand_in: Option<&'static str>,
     recipe: Arc<dyn Recipe>,
 }
@@ -153,15 +154,15 @@ impl System {
         self.id == "mariadb-activerecord"
     }
 
-    /// Returns true if the generator can fill the system and load it in any way. FerretDB is
-    /// excluded because it stores only some hundred values per second.
+    /// Returns true if experiments that first fill a system, but not on flash, can measure this
+    /// one. FerretDB is excluded because it stores only some hundred values per second.
     pub(crate) fn takes_any_load(&self) -> bool {
         !self.uses_flash() && !self.is_loaded_by_ruby() && self.id != "ferretdb"
     }
 
     /// Returns the space in MiB that the system's files may need in its directory and in its second
-    /// directory, if `disk` is the space that the experiment gives. A system that keeps its data in
-    /// memory only needs none, because its files do not grow.
+    /// directory, if `disk` is the space that the experiment gives. A system that keeps its data
+    /// only in memory needs none, because its files do not grow.
     pub(super) fn space(&self, disk: u64) -> [u64; 2] {
         let has_files = self.uses_flash()
             || self.durability != Durability::None
@@ -203,7 +204,7 @@ const MYSQL: &str = "stands in for MySQL";
 const SCYLLA: &str = "stands in for ScyllaDB";
 const MONGO: &str = "stands in for MongoDB";
 
-/// Returns every system that the lab knows, in the order of the report.
+/// Returns every system that the lab knows, in the order in which they take turns.
 pub(crate) fn catalogue() -> Vec<System> {
     [caches(), redis_servers(), sql_databases(), other_databases()].concat()
 }

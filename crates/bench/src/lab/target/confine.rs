@@ -187,7 +187,7 @@ mod tests {
         group.hold(&[child.id(), u32::MAX >> 1], 64 << 20).unwrap();
         let inside = fs::read_to_string(group.directory.join("cgroup.procs")).unwrap();
         assert_eq!(inside.trim(), child.id().to_string());
-        // This process holds little, so the limit falls nearly to the spare bytes.
+        // The child holds little, so the limit falls nearly to the spare bytes.
         let spare = 8 << 20;
         let limit = group.tighten(spare).unwrap();
         assert!((spare..2 * spare).contains(&limit), "{limit}");

@@ -48,7 +48,7 @@ impl Larder {
 
 impl Larder {
     /// Returns the values of `--store`. If the sandbox has only one directory, the stores of both
-    /// devices are files in it.
+    /// devices are directories in it.
     fn stores(self, sandbox: &Sandbox) -> Result<Vec<String>> {
         let second = sandbox.second_dir.as_ref().unwrap_or(&sandbox.dir);
         let (first, second) = (sandbox.path("store")?, text_of(&second.join("store-2"))?);

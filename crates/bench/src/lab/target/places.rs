@@ -33,7 +33,8 @@ pub(crate) struct Programs {
 }
 
 impl Places {
-    /// Returns the places that the environment names: `PATH`, `LARDER_PEERS` and `ARCUS_HOME`.
+    /// Returns the system's directories and the places that the environment names: `PATH`,
+    /// `LARDER_PEERS` or otherwise `HOME`, and `ARCUS_HOME`.
     pub(crate) fn usual() -> Places {
         let path = env::var_os("PATH").unwrap_or_default();
         let peers = peers(env::var_os("LARDER_PEERS"), env::var_os("HOME"));
@@ -60,7 +61,7 @@ impl Places {
         })
     }
 
-    /// Finds a file that `scripts/peers` has installed.
+    /// Finds a file or directory that `scripts/peers` has installed.
     pub(super) fn peer(&self, path: &str) -> Option<PathBuf> {
         let path = self.peers.join(path);
         path.exists().then_some(path)

@@ -17,7 +17,8 @@ use crate::{Error, Result};
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The role that owns the cluster.
 const ROLE: &str = "bench";
-/// Accounts that the server may run as if the lab runs as root. The server refuses to run as root.
+/// If the lab runs as root, the server runs as the first of these accounts that exists, because it
+/// refuses to run as root.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
 /// PostgreSQL with one degree of durability.

@@ -21,7 +21,7 @@ pub(super) enum Protocol {
     Mongo,
 }
 
-/// The longest time for one attempt.
+/// The longest time for each connect, write or read of an attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// PostgreSQL's startup message. Its role and its database need not exist: a ready server refuses

@@ -35,14 +35,14 @@ pub(super) const ANSWER: Duration = Duration::from_secs(10);
 const ATTEMPT: Duration = Duration::from_millis(1);
 /// The file in the directory of a server with everything that its programs print.
 const LOG: &str = "log";
-/// The number of bytes of the log that an error message quotes.
+/// The largest number of bytes of the log that an error message quotes.
 const LOG_TAIL: usize = 2000;
 
 /// A running system. Dropping it stops the server and removes its directories.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) address: Address,
-    /// The version that the program reports.
+    /// The version of the program.
     pub(crate) version: String,
     /// The command line, and the settings that matter, with their reasons.
     pub(crate) settings: Vec<String>,
@@ -56,7 +56,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Prepares the sandbox and starts the system. If this fails, nothing stays behind.
+    /// Prepares the sandbox and starts the system. If the preparation or the start fails, nothing
+    /// stays behind.
     pub(super) fn start(found: &Found, sandbox: &Sandbox) -> Result<Server> {
         let (system, programs) = (&found.system, &found.programs);
         let recipe = system.recipe();
@@ -360,7 +361,8 @@ fn require_open(directory: &Path) -> Result<()> {
     }
 }
 
-/// Runs a program that ends at once, and returns the first line that it prints.
+/// Runs a program that ends at once, and returns the first line of its standard output that is not
+/// empty.
 pub(super) fn first_line(program: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(program);
     command.args(arguments);

@@ -4,16 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest word of a command line that reports show whole, in bytes. Class paths of Java are
-/// longer.
+/// The longest word of a command line that reports show, in bytes. In place of a longer word, they
+/// show `…`.
 const WORD_MAX: usize = 200;
 
 /// A part of a command line, or a line of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     words: Vec<String>,
-    /// Why the system gets this setting. Empty for settings that do not influence the figures, such
-    /// as the port.
+    /// Why the system gets this setting. Empty for settings that need no reason, such as the port.
     why: &'static str,
 }
 
@@ -39,7 +38,8 @@ pub(super) struct StartPlan {
     pub(super) settings: Vec<Setting>,
     /// Directories to create before the first start.
     pub(super) directories: Vec<PathBuf>,
-    /// Files to write before the first start. Reports list their settings after the command line.
+    /// Files to write before the first start. After the command line, reports list those settings
+    /// of the files that have a reason.
     pub(super) files: Vec<ConfigFile>,
     pub(super) preparation: Vec<Preparation>,
     /// The account that the server runs as, if it is not that of the lab.

@@ -67,7 +67,7 @@ impl Application {
         Ok(Application { processes, versions })
     }
 
-    /// Returns the use of resources of both processes together.
+    /// Returns the processor time and the memory of both processes together.
     pub(super) fn sample(&self) -> Result<Sample> {
         let [one, other] = &self.processes;
         let (one, other) = (one.processes.probe().sample()?, other.processes.probe().sample()?);

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 
 /// The longest line of an answer's head, in bytes.
 const LINE_MAX: u64 = 8 * 1024;
-/// The largest number of lines of an answer's head.
+/// The largest number of lines after the status line, up to and including the empty line.
 const LINES_MAX: usize = 100;
 /// The longest body, in bytes.
 const BODY_MAX: usize = 64 * 1024;

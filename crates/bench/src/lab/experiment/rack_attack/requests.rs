@@ -112,8 +112,8 @@ impl Verdicts {
             p99999_us: at(0.99999),
             max_us: at(1.0),
             generator_busy: busy,
-            // Client threads that wait for answers use almost no processor time. So a higher value
-            // means that the clients may have limited the rate.
+            // Client threads that wait for answers use almost no processor time. So clients that
+            // are busy most of the time may have limited the rate.
             generator_bound: is_bound(busy, self.clients, processors),
             ..Figures::default()
         }

@@ -170,8 +170,8 @@ function whisker(ctx, ratio, low, high, y) {
 }
 
 /**
- * Draws a published figure as a dashed line across the bars. If the figure is outside, only its
- * label is drawn, at the edge.
+ * Draws a mark as a dashed line across the bars. If its value is outside, only its label is drawn,
+ * at the edge.
  */
 function drawBarMark(u, ctx, ratio, mark, top) {
   const outside = mark.value > top;

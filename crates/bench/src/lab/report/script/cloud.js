@@ -1,6 +1,6 @@
 // Part of the report's script: plots of every sample.
 
-/** The largest number of samples that are drawn one by one; more are drawn as density. */
+/** With more samples than this, the cells of a cloud are smaller. */
 const ONE_BY_ONE = 100_000;
 
 /**

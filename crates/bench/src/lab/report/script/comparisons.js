@@ -5,7 +5,7 @@
  * @property {string} experiment
  * @property {string} case
  * @property {string} metric
- * @property {"largest"|"middle"|"each"} [at]  Which x is compared. Without it, the case has no x.
+ * @property {"largest"|"middle"|"each"} [at]  Which x is compared. Cases without x and the capacity do not have it.
  * @property {string} ask
  * @property {boolean} [headline]  True if the first screen shows it.
  * @property {string[]} [classes]  The durability classes that are compared; all by default.
@@ -216,7 +216,7 @@ function compare(question, durability, group, cells, x) {
     const gap = gapOf(question, durability, group, cells, x, larder ? "peers" : "larder");
     if (gap) return { ...base, gap, state: "void" };
     if (entries.length === 0) return null;
-    // Only the capacity needs more than one point, so only it can lack although points are there.
+    // Only the capacity needs more than one point, so only the capacity can be missing although there are points.
     const unfinished = question.metric === "capacity" && cells.some((cell) => isLarder(cell.system) === !larder);
     const unequal = cells.some((cell) => isLarder(cell.system) === !larder && cell.x === x && cell.hasOtherMemory);
     return { ...base, unfinished, unequal, state: larder ? "alone" : "absent" };
@@ -294,7 +294,7 @@ function comparisonRow(comparison) {
   const { question, durability, larder, peer, state } = comparison;
   const { format } = metricOf(question.metric);
   const winner = { ahead: larder, behind: peer, absent: peer, void: peer }[state];
-  // Two rates of 0 have no ratio. Their state is "neither".
+  // Two figures of 0 have no ratio. Their state is "neither".
   const nobody = state === "level" || state === "neither" ? state : "–";
   const figure = (entry) => (entry ? [format(entry.stat.median), entry.marks] : "–");
   const named = (entry) => [figure(entry), entry && h("small", {}, ` ${systemLabel(entry.system)}`)];

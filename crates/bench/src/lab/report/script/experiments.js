@@ -54,7 +54,7 @@ function machineLine() {
   return [cpu, cpus && `${cpus} processors`, memory && bytes(memory), kernel].filter(Boolean).join(", ");
 }
 
-/** The headline comparisons as sentences. */
+/** The headline comparisons as sentences, and the facts of the experiment. */
 function todaysAnswers(id) {
   const sentence = (comparison) => {
     const { question, x, larder, peer, advantage, state, gap, unfinished } = comparison;

@@ -145,7 +145,7 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** The prefix of cases that memtier_benchmark, the article's generator, has driven. */
 const MEMTIER = "memtier-";
-/** A recorded trace may have a name with this prefix, so what follows must be a known case. */
+/** A recorded trace may have a name with this prefix, so the rest of the name must be a known case. */
 const isMemtier = (name) => name.startsWith(MEMTIER) && Object.hasOwn(CASE_NAMES, name.slice(MEMTIER.length));
 
 /** Kinds of synthetic traces, whose names end with the exponent of Zipf's law. */

@@ -6,7 +6,7 @@
  * @typedef {{x: number, y: ?number, lo?: number, hi?: number, bound?: boolean, fromMemory?: boolean, marks?: string,
  *   note?: ?string, void?: ?string, at?: ?number}} LinePoint  `at` is the y of a void run.
  * @typedef {{label: string, colour: string, dash: number[], width: number, hollow?: boolean, points: LinePoint[]}} Line
- * @typedef {{x?: number, value: number, label: string}} Mark  A published figure.
+ * @typedef {{x?: number, value: number, label: string}} Mark  A published figure or a limit.
  */
 
 /**
@@ -113,7 +113,7 @@ function drawBand(u, ctx, line) {
   ctx.globalAlpha = 1;
 }
 
-/** Draws published figures as dashed levels. An arrow follows the label if x is beyond the plot. */
+/** Draws marks as dashed levels. An arrow follows the label if x is beyond the plot. */
 function drawMarks(u, ctx, ratio, marks) {
   ctx.strokeStyle = ctx.fillStyle = resolved("var(--soft)");
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;

@@ -47,7 +47,7 @@ function keptCell(cell) {
 /** A second is part of a dip if its rate is below this share of the median. */
 const DIP = 0.7;
 
-/** Returns the dips of a time line. Those that cost most requests come first. */
+/** Returns the dips of a time line, those that cost most requests first. A dip may contain up to two faster seconds. */
 function dipsOf(seconds) {
   const median = medianOf(seconds.map((second) => second.rate));
   const dips = [];

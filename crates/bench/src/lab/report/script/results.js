@@ -17,7 +17,8 @@
  *
  * @typedef {{id: string, name: string, family: string, durability: string, version: string, stand_in: ?string,
  *   settings: string[], order: number, variant: number}} System
- * @typedef {{median: number, min: number, max: number, n: number}} Stat  Over the rounds that are not void.
+ * @typedef {{median: number, min: number, max: number, n: number}} Stat  Over the rounds that are not void; that of
+ *   `wrongStat` is over the void ones.
  */
 
 const readBlock = (id) => JSON.parse(document.getElementById(id).textContent);

@@ -31,7 +31,7 @@ function summaryPage() {
 const repeatAll = (where) => results.command
   && h("p", { class: `soft ${where}` }, "Repeat all of it: ", commandLine(wholeCommand()));
 
-/** Comparisons without a ratio, because all runs of Larder, or of its peers, are void. */
+/** Comparisons without a ratio, because all runs of Larder, or of its peers, are void or failed. */
 const voidComparisons = (side) => allComparisons.filter(({ gap }) => gap?.side === side);
 
 /** Sentences on the comparisons that void runs prevent. */

@@ -1,5 +1,5 @@
-// Part of the report's script: tables. Every figure in a table has `data-*` attributes that name
-// its source in the JSON. A test recomputes the figure from this source.
+// Part of the report's script: tables. Every figure that `figureCell` makes has `data-*` attributes
+// that name its source in the JSON. A test recomputes the figure from this source.
 
 /** A cell of a table with a figure: the median, and below it the minimum and the maximum. */
 function figureCell(cell, metric) {
@@ -85,7 +85,7 @@ function seriesTable(id, name, metric) {
   return tableOf(title, head, classRows(systemsIn(cells), columns, rowOf));
 }
 
-/** The largest number of columns of figures in one table. More figures go into further tables. */
+/** The largest number of columns of figures in a table of `metricsTables`. More go into further tables. */
 const COLUMNS = 8;
 
 /**
