@@ -539,7 +539,8 @@ def test_widths(check, page, results):
     page.set_viewport_size(WIDE)
 
 
-# Returns the texts on the page that is shown whose contrast is below WCAG AA.
+# Returns the texts on the page that is shown whose contrast is below WCAG AA, and the colours of families whose
+# contrast is below 3.
 FAINT = """() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgb = colour => {
@@ -690,7 +691,7 @@ def test_download(check, page, results):
 
 
 def take_pictures(page, directory, pdf):
-    """Saves pictures of every page: light, dark and phone."""
+    """Saves the PDF, and pictures of every page: light, dark and phone."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "report.pdf").write_bytes(pdf)
     for look, size, theme in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("phone", PHONE, "light")):

@@ -95,7 +95,7 @@ class Larder:
             return False
 
     def start_load(self):
-        """Starts a load of every verb at a steady rate, and requests for units of both limits."""
+        """Starts a load of `MIX` at a steady rate, gets of one key, and requests for units of both limits."""
         traffic = ["-c", "4", "--mix", MIX, "--rate", str(RATE), "--keys", "6000", "--value-size", "1000-6000"]
         command = [self.program, "bench", "load", "--server", f"127.0.0.1:{self.port}", *traffic, "--time", "3600", "--quiet"]
         self.load = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

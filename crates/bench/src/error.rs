@@ -17,11 +17,11 @@ pub enum Error {
     },
     /// An error of the client crate.
     Client(larder_client::Error),
-    /// The options contradict each other, or the machine cannot do what they ask for.
+    /// An option or an input file is wrong, or the machine cannot do what the options ask for.
     Usage(String),
     /// The server could not be started, stopped or measured.
     Server(String),
-    /// The server sent a wrong answer, so the run is void.
+    /// The results do not count, for example because the server sent a wrong answer.
     Void(String),
 }
 

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 /// Length of a large value in bytes. By default, servers accept items of up to about 1 MiB, and the
 /// key counts too.
 const LARGE: usize = 1_000_000;
-/// Number of keys that the crowds read. The value of each has [`LARGE`] bytes.
+/// Number of keys that the crowds `Deaf` and `Trickle` read. Each value has [`LARGE`] bytes.
 const LARGE_KEYS: usize = 8;
 /// The largest number of bytes that [`send`] sends per system call. A kernel may let no other
 /// thread run on a processor until a system call ends. So the calls must be short, or a polite
@@ -120,7 +120,8 @@ struct CrowdCounts {
 /// What the clients of a crowd counted, from its start to its end.
 #[derive(Clone, Debug, Default)]
 pub struct CrowdOutcome {
-    /// Answers that the crowd's clients have read completely.
+    /// Answers that behaving clients have read completely. The answers to the sets of
+    /// [`CrowdKind::Stats`] do not count.
     pub answers: u64,
     /// Connections of behaving clients that ended before the crowd did. A client behaves if it
     /// reads all its replies and sends all bytes that it announces.

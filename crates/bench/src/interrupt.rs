@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM end a measurement early: the command still prints the figures so far. A
-//! second signal ends the program.
+//! In commands that call [`listen`], SIGINT and SIGTERM end a measurement early. The command still
+//! prints the figures so far. A second signal ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;

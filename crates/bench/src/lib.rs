@@ -2,7 +2,7 @@
 //!
 //! The latency of a request begins when the request is due (open loop). In runs that are marked
 //! "closed loop", it begins when the request is sent. Figures do not include the warm-up. A wrong
-//! answer voids the run. The cost of the generator is printed beside every figure.
+//! answer voids the run. Results of single loads have the cost of the generator beside the figures.
 //!
 //! A load against a server in the same process:
 //!

@@ -1,4 +1,4 @@
-//! Facts about the machine that are printed with every figure, and control over its processors.
+//! Facts about the machine, for reports and result files, and control over its processors.
 
 use std::fs;
 

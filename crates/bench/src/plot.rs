@@ -175,8 +175,8 @@ impl Panel {
         }
     }
 
-    /// Returns the lower and the upper end of the vertical axis. All values lie between them. Both
-    /// are multiples of the axis step; on a logarithmic axis, they are powers of ten.
+    /// Returns the lower and the upper end of the vertical axis. All drawn values lie between them.
+    /// Both are multiples of the axis step; on a logarithmic axis, they are powers of ten.
     fn range(&self) -> (f64, f64) {
         let values = || self.lines.iter().flat_map(|line| &line.values).copied();
         let high = values().fold(0.0, f64::max);
@@ -244,7 +244,7 @@ impl Unit {
         };
         let last = steps[steps.len() - 1];
         let (size, name) = *steps.iter().find(|step| value >= step.0).unwrap_or(&last);
-        // Shows at most three significant digits.
+        // Shows at most three significant digits of numbers below 1000.
         let scaled = value / size;
         let decimals = match scaled {
             scaled if scaled >= 100.0 => 0,

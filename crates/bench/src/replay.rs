@@ -274,7 +274,7 @@ fn round_trip(
     Ok(())
 }
 
-/// The longest time for which the replay waits for the server.
+/// The longest time for which the replay waits for a server with memcached's protocol.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest number of keys per get. Some servers refuse long request lines.
 const KEYS_PER_GET: usize = 50;

@@ -1,5 +1,5 @@
-//! The responder: a server in the lab's own process that only sends replies. It costs no more than
-//! its sockets cost on this machine. The lab compares other servers with it.
+//! The responder: a server in the lab's own process that only sends replies. It costs hardly more
+//! than its sockets cost on this machine. The lab compares other servers with it.
 
 #[cfg(test)]
 mod cost;

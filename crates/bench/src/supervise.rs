@@ -101,8 +101,9 @@ impl Processes {
         }
     }
 
-    /// Sends `signal` to the server, as an operator would, and kills everything that has not ended
-    /// after `patience`. Returns true if the server's first process ended in that time.
+    /// Sends `signal` to the server, as an operator would. Waits until its first process ends, but
+    /// at most `patience`. Then kills everything that is left. Returns true if the first process
+    /// ended in that time.
     pub(crate) fn stop(&mut self, signal: libc::c_int, patience: Duration) -> bool {
         let known = members(self.watcher.id());
         if self.ended().is_none() {
@@ -189,12 +190,12 @@ fn send(pid: u32, signal: libc::c_int) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// The lowest port that [`free_port`] returns.
+/// The lowest port that [`free_port`] tries.
 const FIRST_PORT: u16 = 15_000;
 
-/// Finds a free loopback port below the range from which the kernel takes ports for outgoing
-/// connections. If a server had a port of that range, a client that retries while the server is
-/// down could connect to itself.
+/// Finds a free loopback port, if possible below the range from which the kernel takes ports for
+/// outgoing connections. If a server had a port of that range, a client that retries while the
+/// server is down could connect to itself.
 ///
 /// # Errors
 /// Returns an error if there is no free port.

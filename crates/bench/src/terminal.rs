@@ -1,6 +1,6 @@
-//! Output for the person who runs the program. These functions do not panic if the output cannot be
-//! written (full disk, pipe without a reader), as the macros of the standard library do. A panic
-//! would replace the exit code, which tells the result of the run.
+//! Output for the person who runs the program. Unlike the macros of the standard library, these
+//! functions do not panic if the output cannot be written (full disk, pipe without a reader). A
+//! panic would replace the exit code, which tells the result of the run.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -11,8 +11,8 @@ use std::process::Command;
 
 use harness::{BINARY, Folder, Process, Server, connect, serve};
 
-/// The size of each store in these tests, in the form of `--store`. Stores of this size have
-/// segments of 512 KiB.
+/// The size of each store in these tests, in the form of `--store`. With the default memory limit,
+/// a new store has segments of 512 KiB.
 const SIZE: &str = ":16MB";
 /// Length in bytes of a value that gets its own segment.
 const LARGE: usize = 400_000;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use larder_disk::Random;
 
 const MEGABYTE: usize = 1 << 20;
-/// The largest value in bytes, with a short key, under the default `-I 1m`.
+/// Length of a large value in bytes. With a short key, it fits under the default `-I 1m`.
 const LARGE: usize = MEGABYTE - 100;
 
 struct Server {

@@ -403,7 +403,8 @@ fn http(address: &str, path: &str) -> String {
     reply
 }
 
-/// Returns the value of the nth key: from one byte to more than a segment holds.
+/// Returns the value of the nth key: from one byte to nearly the size of a segment, which makes a
+/// jumbo.
 fn value(n: usize) -> Vec<u8> {
     let large = if n.is_multiple_of(60) { 130_000 } else { 0 };
     let len = [1, 100, 1000, 5000, 20_000][n % 5] + n % 7 + large;

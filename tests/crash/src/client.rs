@@ -47,7 +47,8 @@ pub(crate) struct ClientPlan {
     pub(crate) largest: u32,
     /// The largest number of unanswered requests on one connection.
     pub(crate) window: usize,
-    /// Number of requests of each writer; with 0, a writer continues until the server ends.
+    /// Number of requests after which a writer or reader ends; with 0, it continues until the
+    /// server ends.
     pub(crate) requests: u64,
     /// The directory of the journals.
     pub(crate) journals: PathBuf,

@@ -100,7 +100,7 @@ impl History {
     }
 
     fn last(&self) -> &Step {
-        // There is always a step: a step is removed only if another one follows it.
+        // There is always a step: `recovered` removes steps, but keeps the one that it found.
         &self.steps[self.steps.len() - 1]
     }
 

@@ -5,8 +5,8 @@
 //!     cargo run -p larder-crash -- --rounds 100 --seed 7 --durability sync --power-loss
 //!
 //! The seed determines everything except how the kernel schedules processes. So a failing seed
-//! fails again if it is run a few times. The parts that judge the server, `history.rs` and `disk/`,
-//! have their own tests with planted faults.
+//! fails again if it is run a few times. The parts that judge the server, `history.rs` and
+//! `checker.rs`, have their own tests with planted faults.
 
 mod activity;
 mod checker;
@@ -55,8 +55,8 @@ use crate::world::{Failure, World};
 struct Arguments {
     #[command(subcommand)]
     role: Option<Role>,
-    /// Number of rounds for each durability and machine. In a round the server ends suddenly under
-    /// load.
+    /// Number of rounds for each durability and machine. In most rounds the server ends suddenly
+    /// under load.
     #[arg(long, default_value_t = 20)]
     rounds: u32,
     #[arg(long, default_value_t = 1)]

@@ -1,5 +1,5 @@
-//! The requests of a writer: every verb, on the writer's own keys, with values from one byte to the
-//! largest item.
+//! The requests of a writer: every [`Operation`], on the writer's own keys, with values from one
+//! byte to the largest item.
 
 use std::collections::HashMap;
 

@@ -68,8 +68,8 @@ fn none(violations: Vec<Violation>) -> Result<(), Failure> {
 pub(crate) enum End {
     /// `kill -9`: everything that the server has passed to the kernel stays.
     Kill,
-    /// Power loss: `kill -9`, and the disk keeps the data that syncs have covered and a random part
-    /// of the rest.
+    /// Power loss: `kill -9`, and the disk keeps the data that syncs have covered. Of the rest it
+    /// keeps what [`Cut`] says.
     PowerLoss(Cut),
     /// SIGTERM: everything acknowledged stays, even the most recent.
     Terminate,

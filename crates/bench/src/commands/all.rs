@@ -38,7 +38,7 @@ pub struct AllArguments {
     /// Sizes of the experiments
     #[arg(long, value_enum, default_value = "small")]
     scale: Scale,
-    /// Minutes to measure each point of a chart; the default depends on --scale
+    /// Minutes to measure most points of a chart; the default depends on --scale
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
     /// Number of rounds; each measures every system once; the default depends on --scale. The

@@ -30,7 +30,7 @@ use crate::process::Probe;
 use crate::workload::random::Random;
 use crate::{Error, Result, say};
 
-/// Number of requests per batch, as in the server.
+/// Number of requests per batch, as in a server whose clients send pipelines of 16.
 const BATCH: usize = 16;
 /// The lock of a key's stripe is prefetched this many requests before the key's set, as in the
 /// server.

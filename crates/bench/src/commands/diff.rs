@@ -63,7 +63,7 @@ const NOT_RUN: &str = "not run";
 
 /// The figures that are compared. Some are fields of every point, or are computed from them (see
 /// [`figure`]). The others are extra figures that only single experiments have. This list omits
-/// extra figures that repeat another figure.
+/// most extra figures: they repeat another figure, or are neither better nor worse.
 const FIGURES: [(&str, Better); 22] = [
     (VOID, Better::Less),
     ("rate", Better::More),
@@ -383,7 +383,8 @@ fn compare(
         let is_void = |values: &FigureValues| values.len() == 1;
         for (name, better) in FIGURES {
             let change = match (a.get(name), b.get(name)) {
-                // The numbers of rounds may differ, so the numbers of void rounds do not show this.
+                // All rounds are void in one result only. The counts of void rounds do not show
+                // this, because the numbers of rounds may differ.
                 _ if name == VOID && is_void(a) != is_void(b) => match is_void(b) {
                     true => Change::Worse,
                     false => Change::Better,

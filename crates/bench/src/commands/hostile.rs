@@ -99,7 +99,7 @@ struct HostileRow {
     p50_us: f64,
     p99_us: f64,
     max_us: f64,
-    /// Error answers to the polite clients.
+    /// Error answers to the polite clients; 1 if their run was void.
     errors: u64,
     /// The reason why the polite clients' run was void.
     void: Option<String>,

@@ -91,8 +91,8 @@ impl Decoder {
 pub(crate) struct Window {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// If true, the figures have the requests that were due in the period. If false, they have
-    /// those that were answered in the period.
+    /// If true, the figures have the requests whose [`Request::start`] is in the period. If false,
+    /// they have those that were answered in the period.
     pub(crate) by_start: bool,
 }
 
@@ -160,7 +160,7 @@ impl Judge<'_> {
             let Some(number) = self.numbers.pop_front() else { break };
             request.unmatched -= 1;
             self.workload.key(number, &mut self.book.key);
-            // Meta answers do not repeat the key.
+            // Answers of meta commands and of other protocols do not repeat the key.
             asked = key.is_empty() || key == self.book.key;
         }
         if !asked {

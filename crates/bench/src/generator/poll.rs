@@ -1,4 +1,4 @@
-//! Waits for ready sockets with epoll, and wraps the few other system calls that std lacks.
+//! Waits for ready sockets with epoll, and wraps system calls about a thread's timers and time.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -102,7 +102,6 @@ impl Tally {
         for (mine, theirs) in mine.zip(other.latencies.iter().chain([&other.lag])) {
             if let Some(theirs) = theirs {
                 let mine = mine.get_or_insert_with(|| Box::new(histogram()));
-                // Both histograms have the same bounds.
                 mine.add(&**theirs).expect("histograms of the same bounds");
             }
         }

@@ -1,9 +1,9 @@
 //! Reads from a socket and asks the kernel when the bytes arrived.
 //!
 //! If a generator shares its processor with other programs, it reads an answer some time after the
-//! answer has arrived. A latency that ends at the kernel's or network card's time stamp excludes
-//! the time from the arrival to the read. Method: Kogias, Mallon, Bugnion, "Lancet: A
-//! self-correcting Latency Measuring Tool", USENIX ATC 2019.
+//! answer has arrived. A latency that ends at the kernel's time stamp excludes the time from the
+//! arrival to the read. Method: Kogias, Mallon, Bugnion, "Lancet: A self-correcting Latency
+//! Measuring Tool", USENIX ATC 2019.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

@@ -1,8 +1,8 @@
 //! A server that only sends replies and stores nothing. It parses just enough of the text and meta
-//! protocols to send as many bytes as a server that has every key. So its cost is that of the
-//! sockets and the kernel. The lab compares servers with it, because no server can be faster. With
-//! a device, this server reads from the device before it answers each key of a get. No server that
-//! has nothing in memory can be faster than that.
+//! protocols to send as many bytes as a server that has every key. So its cost is mostly that of
+//! the sockets and the kernel. The lab compares servers with it, because no server can be faster.
+//! With a device, this server begins one read for each key of a get, and answers when all have
+//! ended. No server that has nothing in memory can be faster than that.
 
 use std::time::Duration;
 

@@ -32,7 +32,8 @@ pub(crate) trait Trace {
     /// Reads the next request. Returns false at the end.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] with the position of a request that cannot be parsed.
+    /// Returns [`Error::Usage`] with the position of a request that cannot be parsed, and
+    /// [`Error::Io`] if the trace cannot be read.
     fn next(&mut self, access: &mut Access) -> Result<bool>;
 
     /// Returns true if all requests for a key have the same size.

@@ -131,7 +131,7 @@ mod tests {
             entry.0 += 1;
         }
         let most = counts.values().map(|entry| entry.0).max().unwrap();
-        // The most popular of 1000 keys gets 1/7.6 of the requests at theta = 0.99.
+        // The most popular of 1000 keys gets 1/7.73 of the requests at theta = 0.99.
         assert!((12_000..14_500).contains(&most), "{most}");
     }
 

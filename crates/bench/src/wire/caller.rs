@@ -1,4 +1,4 @@
-//! A blocking client of any protocol in this folder, for checks outside of the measurement.
+//! A blocking client of any protocol in this folder, for replays and for checks outside of a load.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Write};
@@ -22,7 +22,7 @@ pub(crate) enum Answer {
     /// The counter's new value.
     Number(u64),
     NotFound,
-    /// The server's error.
+    /// The server's error, or a reply of a kind that is not in this list.
     Failed(String),
 }
 

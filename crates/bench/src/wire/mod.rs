@@ -1,4 +1,4 @@
-//! Protocols other than memcached's, which the generator speaks itself.
+//! Protocols other than memcached's. The generator speaks memcached's itself.
 //!
 //! A [`Wire`] is one protocol. It writes requests, and its [`Replies`] translate the server's
 //! replies into memcached's replies with the same meaning. So the generator checks and counts the

@@ -103,7 +103,7 @@ impl Wire for Mongo {
     }
 }
 
-/// Appends an update that replaces or creates the document of a key.
+/// Appends an update that sets fields of the document of a key, or creates it.
 #[inline]
 fn push_upsert(
     buffer: &mut Vec<u8>,

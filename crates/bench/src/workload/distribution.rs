@@ -128,7 +128,7 @@ fn normal(random: &mut Random) -> f64 {
 }
 
 /// Draws ranks from 1..=n by rejection-inversion (Hörmann and Derflinger, 1996). The method is
-/// exact for any exponent, needs no table, and takes about one and a half tries per number.
+/// exact for any exponent, needs no table, and takes hardly more than one try per number.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     ranks: f64,

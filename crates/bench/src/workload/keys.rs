@@ -1,6 +1,6 @@
 //! Keys by number. A key consists of the prefix, zeros, and its number in decimal; the number also
-//! determines its length. So a number gives the same key in every run, and no two numbers give the
-//! same key.
+//! determines its length. [`Lengths::NATURAL`] describes an exception. So a number gives the same
+//! key in every run, and no two numbers give the same key.
 
 use std::fmt;
 use std::str::FromStr;

@@ -12,8 +12,8 @@ const CHECK: usize = 16;
 /// hash and the salt choose the offset.
 const STARTS: usize = 4096;
 
-/// The hash is combined with `SALT` × the salt modulo 2⁶⁴. So even small salts change all digits at
-/// the beginning of a value. `SALT` is odd, so different salts have different products.
+/// The hash is combined with `SALT` × the salt modulo 2⁶⁴. So even small salts change most digits
+/// at the beginning of a value. `SALT` is odd, so different salts have different products.
 const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Writes and checks values.

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directories without files of this project.
+/// Directories that are not searched.
 const SKIPPED: [&str; 5] = [".git", "target", "node_modules", "__pycache__", "corpus"];
 
 /// Crates in which three or more files must not use each other in a circle.

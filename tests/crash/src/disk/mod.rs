@@ -145,7 +145,7 @@ fn apply(names: &mut BTreeMap<String, u64>, change: &NameChange) {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when the faults or the power change.
+    /// Notified when the faults change, and by [`Disk::release`].
     changed: Condvar,
 }
 

@@ -1,9 +1,9 @@
-//! Tests of the disk through the kernel: a separate program writes, the disk loses power, and the
-//! program reads.
+//! Tests of the disk through the kernel: a separate program writes, the disk loses power, and
+//! another program reads.
 //!
-//! The program is `dd`, because a thread of this process must not wait for a file system that this
-//! process serves. Where FUSE cannot be used, the tests print SKIPPED and end. The crash test
-//! itself then reports SKIPPED, too.
+//! The programs are `dd`, `sync` and `cat`, because a thread of this process must not wait for a
+//! file system that this process serves. Where FUSE cannot be used, the tests print SKIPPED and
+//! end. The crash test itself then reports SKIPPED, too.
 
 use std::process::{Command, Stdio};
 

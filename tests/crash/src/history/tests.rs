@@ -1,4 +1,4 @@
-//! Each test plants a fault into a history, and checks that the fault is found. It also checks that
+//! Most tests plant a fault into a history, and check that the fault is found. They also check that
 //! the same history without the fault is accepted.
 
 use super::*;

@@ -16,7 +16,7 @@ const SMALL_STORE_MIB: u64 = 64;
 const CLEANING: Duration = Duration::from_secs(10);
 
 /// The bursts: number of writers, unanswered requests per writer, requests per writer, and lengths
-/// of values. The first burst is a single large value.
+/// of values. The first burst is a single request.
 const BURSTS: [(u16, usize, u64, Sizes); 6] = [
     (1, 1, 1, Sizes::Large),
     (1, 4, 12, Sizes::Large),

@@ -189,8 +189,8 @@ pub(super) fn slow_sync(setup: &Setup) -> Result<(), Failure> {
         return Err(wrong(format!("100 pipelined sets took {syncs} syncs")));
     }
 
-    // Kills the server while a sync hangs. Afterwards the unacknowledged set may have taken effect
-    // or not. All earlier changes must be there.
+    // Cuts the power while a sync hangs, so the disk has nothing of the unacknowledged set. All
+    // earlier changes must be there.
     disk_of(&world)?.set_faults(hold);
     let mut last = server.connect()?;
     last.raw(b"set base 0 0 4\r\nlast\r\n")?;

@@ -29,7 +29,7 @@ pub(super) struct Cold {
     /// them expire during the run
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     cold_ttl: u32,
-    /// Number of cold items to delete per second while the load runs
+    /// Number of deletes of random cold items to send per second while the load runs
     #[arg(long, value_name = "PER_SECOND", default_value_t = 0.0)]
     cold_deletes: f64,
 }

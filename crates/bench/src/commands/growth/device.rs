@@ -1,6 +1,6 @@
 //! A device for stores that are larger than the machine's memory and disk. It counts reads and
 //! writes, and forgets most pages. Of a forgotten page, it keeps only the bytes that a start of the
-//! engine reads: metas, and the beginning and end of each segment.
+//! engine needs: metas, and the beginning and end of each segment.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use larder_disk::Device;
 
 const PAGE: u64 = 4096;
-/// Number of bytes at the beginning of a segment that a start reads: the header.
+/// Number of bytes at the beginning of a segment that a start needs: the header.
 const HEADER: usize = 64;
-/// Number of bytes at the end of a segment that a start reads: the summary. A segment of cold items
+/// Number of bytes at the end of a segment that a start needs: the summary. A segment of cold items
 /// holds two of them, so the summary has two entries.
 const SUMMARY: usize = 128 + 2 * 24;
 
@@ -48,7 +48,7 @@ impl PageKind {
         }
     }
 
-    /// Returns the bytes of a page that a start reads; `None` if it reads none.
+    /// Returns the bytes of a page that a start needs; `None` if it needs none.
     fn needed(self, page: Box<[u8]>) -> Option<Box<[u8]>> {
         let needed = match self {
             PageKind::Store | PageKind::Meta => return Some(page),
@@ -65,7 +65,7 @@ impl PageKind {
 #[derive(Debug, Default)]
 struct Pages {
     pages: HashMap<u64, Box<[u8]>>,
-    /// For each forgotten page, the part that is kept because a start reads it.
+    /// For each forgotten page, the part that is kept because a start needs it.
     needed: HashMap<u64, Box<[u8]>>,
     /// The remembered pages that may be forgotten, in the order in which they entered `pages`. A
     /// further write to a remembered page does not change its position.
@@ -116,7 +116,8 @@ pub(super) struct ForgetfulDevice {
     size: AtomicU64,
     /// Segment size in bytes.
     segment: u64,
-    /// If true, the bytes that a start reads are readable in forgotten pages too.
+    /// If true, the bytes that a start needs are readable in forgotten pages too. The other bytes
+    /// of such a page read as zeros.
     starts: AtomicBool,
     /// The number of pages at the beginning of the device that it never forgets.
     kept: u64,
@@ -159,7 +160,7 @@ impl ForgetfulDevice {
         }
     }
 
-    /// Makes the bytes that a start reads readable in all pages ever written.
+    /// Makes the bytes that a start needs readable in all pages ever written.
     pub(super) fn let_start(&self) {
         self.starts.store(true, Ordering::Relaxed);
     }

@@ -67,7 +67,7 @@ pub struct GrowthArguments {
         value_parser = clap::value_parser!(u32).range(500..=8_000_000)
     )]
     segments: Vec<u32>,
-    /// Number of requests to measure in each run; half of them set items that expire
+    /// Number of requests to measure in each run; about half of them set items that expire
     #[arg(long, default_value_t = 200_000, value_name = "N")]
     requests: u64,
     /// Percent of the requests that delete an item of the initial fill
@@ -125,11 +125,11 @@ struct GrowthRow {
 struct StartRow {
     seconds: f64,
     items: u64,
-    /// Reads per segment by the survey, the first pass over all places: metas, and the beginnings
-    /// of segments.
+    /// Reads per segment that begin in a meta or at a segment's beginning: those of the survey, the
+    /// first pass over all places, and of whole segments that have no summary.
     survey_reads_per_segment: f64,
     survey_bytes_per_segment: f64,
-    /// Reads per segment after the survey: summaries, and whole segments that have none.
+    /// Reads per segment that begin elsewhere in a segment, as those of summaries do.
     other_reads_per_segment: f64,
     other_bytes_per_segment: f64,
 }

@@ -81,7 +81,8 @@ fn a_verb_that_a_wire_does_not_speak_sends_nothing() {
     }
 }
 
-/// Feeds noise to a decoder of each wire until the decoder refuses it. The decoder must not panic.
+/// Feeds noise to a decoder of each of [`wires`] until the decoder refuses it. The decoder must not
+/// panic.
 fn feed_noise(verbs: &[Verb], pieces: &[&[u8]]) {
     for wire in wires() {
         let mut asking = Asking::new(verbs.iter().copied());
