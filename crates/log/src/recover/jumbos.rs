@@ -157,21 +157,27 @@ impl DurableLog<'_> {
         let jumbo = open(self.store, &found, &first)
             .filter(|jumbo| jumbo.record_bytes == segment.filled() as usize)
             .ok_or_else(damaged)?;
+        self.read_trailer(number, &jumbo)?.ok_or_else(damaged)?;
+        Ok(first)
+    }
+
+    /// Reads the trailer of the jumbo whose first place is `number`. Returns `None` if the trailer
+    /// cannot be read, or does not cover the jumbo's header and the head of its record.
+    fn read_trailer(self, number: SegmentNumber, jumbo: &Jumbo<'_>) -> io::Result<Option<Trailer>> {
         let mut trailer = [0; TRAILER_BYTES];
         let size = self.segment_size();
         let (mut at, mut read) = (jumbo.trailer_at, 0);
         // The trailer may begin in one place of the jumbo and end in the next.
         while read < TRAILER_BYTES {
             let len = (size - at % size).min(TRAILER_BYTES - read);
-            let place = self.store.places(number).nth(at / size).ok_or_else(damaged)?;
+            let Some(place) = self.store.places(number).nth(at / size) else { return Ok(None) };
             let offset = self.store.geometry.segment(place) + (at % size) as u64;
             if !self.store.read(offset, &mut trailer[read..read + len])? {
-                return Err(damaged());
+                return Ok(None);
             }
             (at, read) = (at + len, read + len);
         }
-        jumbo.trailer(&trailer).ok_or_else(damaged)?;
-        Ok(first)
+        Ok(jumbo.trailer(&trailer))
     }
 
     /// Reads and checks a jumbo. `fits` receives the size of the jumbo's mapping in bytes. If it
@@ -265,15 +271,18 @@ impl DurableLog<'_> {
         Ok(trailer.map(|trailer| JumboFacts::of(&jumbo, trailer)))
     }
 
-    /// Returns a jumbo's key and seq without reading its value, so both are unverified. Returns
-    /// `None` if the first block is unreadable or holds no such jumbo.
+    /// Returns a jumbo's key and seq without reading its value. Returns `None` if the jumbo is
+    /// damaged, as far as its header, the head of its record and its trailer show.
     ///
     /// # Errors
     /// Those of the device.
     pub fn look_at_jumbo(self, found: &Found) -> io::Result<Option<(Vec<u8>, u64)>> {
         let first = read_first(self.store, found)?;
-        let jumbo = first.as_ref().and_then(|first| open(self.store, found, first));
-        Ok(jumbo.map(|jumbo| (jumbo.key.to_vec(), jumbo.fields.seq)))
+        let Some(jumbo) = first.as_ref().and_then(|first| open(self.store, found, first)) else {
+            return Ok(None);
+        };
+        let trailer = self.read_trailer(found.number, &jumbo)?;
+        Ok(trailer.map(|_| (jumbo.key.to_vec(), jumbo.fields.seq)))
     }
 
     /// Makes a dead jumbo part of the log, so that the cleaner frees its places. `ends` is true if
