@@ -101,8 +101,10 @@ impl Log {
         let emptied = store.map_or(0, |store| store.commits.open());
         let tier = self.tier(number);
         let segment = self.segment(number);
-        let resident = !segment.frame().is_null();
-        let frames = self.frames_of(if resident { segment.jumbo_mapping() } else { 0 });
+        let frames = match segment.frame().is_null() {
+            true => 0,
+            false => self.frames_of(segment.jumbo_mapping()),
+        };
         let entry = Quarantined { number, tier, frames, epoch, emptied, ends, carried: false };
         if store.is_some() {
             quarantine.push(entry);

@@ -302,7 +302,7 @@ impl<'a> DurableLog<'a> {
             let (epoch, emptied) = (self.epochs.advance(), self.store.commits.durable());
             let tier = self.tier(number);
             let entry =
-                Quarantined { number, tier, frames: 1, epoch, emptied, ends, carried: false };
+                Quarantined { number, tier, frames: 0, epoch, emptied, ends, carried: false };
             lock(&self.quarantine).push(entry);
         }
         for _ in 0..read_u32(image)? {
