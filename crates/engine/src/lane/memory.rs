@@ -56,13 +56,16 @@ impl Lane {
     /// The items need more memory than the lane has. Never returned for a lane without a store or
     /// without keys.
     pub(crate) fn check_index(&self, items: usize) -> Result<(), StoreError> {
-        let minimum = memory_for_index(items, self.log.segment_size());
+        let segment_size = self.log.segment_size();
         // A lane that owns no keys always gets the smallest share of memory. A higher memory limit
         // would not help it.
         let owns = |store: &LaneStore| store.lanes.owned(store.lanes.here) > 0;
         let may_have_more = self.store().is_some_and(owns);
-        match minimum > self.options.memory && may_have_more {
-            true => Err(StoreError::IndexTooLarge { minimum }),
+        match !index_fits(items, self.options.memory, segment_size) && may_have_more {
+            true => {
+                let minimum = memory_for_index(items, segment_size);
+                Err(StoreError::IndexTooLarge { minimum })
+            }
             false => Ok(()),
         }
     }
@@ -109,13 +112,23 @@ fn index_limit(memory: u64, segment_size: usize) -> u64 {
     Budget::most_lasting(memory).saturating_sub((FRAMES_BESIDE_INDEX * segment_size) as u64)
 }
 
-/// Returns the smallest memory of a lane whose index can hold `items` items, in bytes. A server
-/// whose index has reached its limit has at least this much memory, so it can always start again.
+/// Returns the least size of an index of `items` items, in bytes.
+fn index_bytes(items: usize) -> u64 {
+    (items * size_of::<Slot>()) as u64
+}
+
+/// Returns true if the index of a lane with `memory` bytes can hold `items` items. An index that
+/// has reached its limit fits into the lane's memory, so the server can always start again.
+fn index_fits(items: usize, memory: u64, segment_size: usize) -> bool {
+    index_bytes(items) <= index_limit(memory, segment_size)
+}
+
+/// Returns the smallest memory of a lane whose index can hold `items` items, in bytes. It is a
+/// multiple of 1 MiB, because it is a proposal for an operator.
 fn memory_for_index(items: usize, segment_size: usize) -> u64 {
     const STEP: u64 = 1 << 20;
-    let tables = (items * size_of::<Slot>()) as u64;
-    let mut memory = tables.next_multiple_of(STEP);
-    while index_limit(memory, segment_size) < tables {
+    let mut memory = index_bytes(items).next_multiple_of(STEP);
+    while !index_fits(items, memory, segment_size) {
         memory += STEP;
     }
     memory
@@ -141,4 +154,21 @@ pub(super) fn bytes_for_frames(memory: u64) -> u64 {
 pub(super) fn segment_size(memory: u64, frames: u64) -> usize {
     let target = (memory / frames).max(1);
     (1usize << target.ilog2()).clamp(64 << 10, MAX_SEGMENT_SIZE / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_at_its_limit_fits_into_the_same_memory() {
+        for memory in (MIN_MEMORY..64 << 20).step_by(123_456) {
+            let segment_size = segment_size_with_store(memory);
+            let items = index_limit(memory, segment_size) as usize / size_of::<Slot>();
+            assert!(index_fits(items, memory, segment_size), "{memory}");
+            assert!(!index_fits(items + 1, memory, segment_size), "{memory}");
+            let proposed = memory_for_index(items + 1, segment_size);
+            assert!(proposed > memory && index_fits(items + 1, proposed, segment_size), "{memory}");
+        }
+    }
 }
