@@ -118,6 +118,12 @@ impl Condition {
                  until a restart."
             ));
         }
+        if grew("store_too_large") {
+            return notice(
+                "Some values are refused, because they are too large: raise the largest item size."
+                    .to_owned(),
+            );
+        }
         if grew("evictions") {
             let rate = interval.rate(&["evictions"]).unwrap_or_default();
             return Condition {
@@ -126,12 +132,6 @@ impl Condition {
                     "All is well. Space is full: {rate:.0} items per second are evicted."
                 ),
             };
-        }
-        if grew("store_too_large") {
-            return notice(
-                "Some values are refused, because they are too large: raise the largest item size."
-                    .to_owned(),
-            );
         }
         Condition { level: Level::Good, text: "All is well.".to_owned() }
     }
@@ -143,17 +143,24 @@ mod tests {
 
     struct Rows<'a> {
         texts: &'a [(&'a str, &'a str)],
+        /// Names of the rows that have grown, separated by spaces.
         grown: &'a str,
+    }
+
+    impl Rows<'_> {
+        fn has_grown(&self, row: &str) -> bool {
+            self.grown.split(' ').any(|name| name == row)
+        }
     }
 
     impl Interval for Rows<'_> {
         fn text(&self, row: &str) -> Option<&str> {
             let text = self.texts.iter().find(|(name, _)| *name == row).map(|(_, text)| *text);
-            text.or_else(|| (row == self.grown).then_some("9"))
+            text.or_else(|| self.has_grown(row).then_some("9"))
         }
 
         fn earlier(&self, row: &str) -> Option<&str> {
-            (row == self.grown).then_some("1")
+            self.has_grown(row).then_some("1")
         }
 
         fn seconds(&self) -> f64 {
@@ -177,6 +184,8 @@ mod tests {
         let full = condition(&[("larder_health", "ok")], "evictions");
         assert_eq!(full.0, Level::Good);
         assert!(full.1.contains(" 4 items per second"), "{}", full.1);
+        let refused = condition(&[], "evictions store_too_large");
+        assert!(refused.0 == Level::Notice && refused.1.contains("too large"), "{}", refused.1);
         assert_eq!(condition(&[("accepting_conns", "0")], "").0, Level::Alarm);
         assert_eq!(condition(&[("accepting_conns", "1")], "").0, Level::Good);
         assert!(condition(&[("larder_unsynced_ms", "7500")], "").1.contains("7 s"));
