@@ -24,7 +24,7 @@ pub(super) enum First<'i> {
     /// The request begins with these bytes of the input.
     Input(&'i [u8]),
     /// The request's value was being received when the call began. Holds the request's header, and
-    /// the length of the whole request in bytes.
+    /// the number of bytes of the request that had arrived, those of the header included.
     Header(Arc<[u8]>, usize),
     /// The call did not begin with a request. For example, it continued a reply that was sent in
     /// part.
@@ -40,7 +40,7 @@ impl<'i> First<'i> {
             State::Ready => First::Input(input.bytes()),
             State::Body(body) => {
                 let (header, len) = body.request();
-                First::Header(header, len)
+                First::Header(header, len - body.missing())
             }
             _ => First::Unknown,
         }
@@ -103,7 +103,7 @@ impl Worker {
             // records it. So the entry for the call must not name that request.
             _ if answered.follows => (&[][..], received),
             First::Input(bytes) => (*bytes, received),
-            First::Header(header, len) => (&**header, *len),
+            First::Header(header, arrived) => (&**header, arrived + received),
             First::Unknown => (&[][..], received),
         };
         let protocol = connection.protocol;

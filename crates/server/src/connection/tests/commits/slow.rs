@@ -204,6 +204,21 @@ fn requests_behind_a_value_have_not_waited_for_its_place() {
     assert_eq!(client.connection.as_ref().unwrap().registered.commands(), 3);
 }
 
+/// A call receives the rest of a value, and executes the set and another command. The bytes of the
+/// value that earlier calls have received count too.
+#[test]
+fn a_slow_call_counts_all_bytes_of_its_requests() {
+    let options = Options { memory: 64 << 20, ..Options::default() };
+    let mut client = Client::new(&Engine::open_without_threads(options).unwrap());
+    client.worker.context.latencies.set_slow_from(Some(Duration::from_millis(10)));
+    client.sends(&[&b"set a 0 0 20000\r\n"[..], &[b'x'; 9_000]].concat(), b"");
+    let clock = clock(&mut client);
+    client.worker.clock = Box::new(move || clock.fetch_add(12 * MS, Relaxed) + 12 * MS);
+    client.sends(&[&[b'x'; 11_000][..], b"\r\nmn\r\n"].concat(), b"STORED\r\nMN\r\n");
+    let slow = only(&client);
+    assert_eq!((slow.commands, slow.request_bytes, slow.reply_bytes), (2, 20_023, 12));
+}
+
 /// A call executes a set, whose reply waits for its commit, and two other commands. The recorded
 /// call must not show the name and the key of the set, because the set is recorded separately.
 #[test]
