@@ -22,7 +22,7 @@ mod ring;
 mod staging;
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -591,18 +591,29 @@ impl<S: Service> Uring<S> {
         }
         let deadline = Instant::now() + REAP;
         let mut completions = Vec::new();
-        while self.core.connections.len() > 0 && Instant::now() < deadline {
+        loop {
+            self.ring.harvest(&mut completions);
+            for completion in completions.drain(..) {
+                match completion.op {
+                    Op::Alarm => {}
+                    // The client was accepted too late, so its connection is closed.
+                    Op::Accept if completion.result >= 0 => {
+                        // SAFETY: the kernel has created this descriptor, and it has no other
+                        // owner.
+                        drop(unsafe { OwnedFd::from_raw_fd(completion.result) });
+                    }
+                    Op::Accept => {}
+                    _ => self.completed(completion)?,
+                }
+            }
+            if self.core.connections.len() == 0 || Instant::now() >= deadline {
+                break;
+            }
             // This timer ends the wait below if no other operation completes.
             *self.timer = Timespec::from(REAP / 10);
             // SAFETY: `timer` is boxed, and is not changed before the next call submits it.
             unsafe { self.ring.start_timer(&raw const *self.timer)? };
             self.ring.enter(true)?;
-            self.ring.harvest(&mut completions);
-            for completion in completions.drain(..) {
-                if completion.op != Op::Alarm && completion.op != Op::Accept {
-                    self.completed(completion)?;
-                }
-            }
         }
         if self.core.connections.len() > 0 {
             // Operations of the remaining connections are still in flight, and the kernel may still
