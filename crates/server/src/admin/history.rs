@@ -32,7 +32,7 @@ pub(super) struct Event {
 }
 
 /// The past values of all series.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct History {
     seconds: Steps,
     long: Steps,
@@ -41,21 +41,41 @@ pub(super) struct History {
     events: VecDeque<Event>,
 }
 
-/// The values of all series for steps of equal length, the newest last. `times` has their ends.
-#[derive(Debug, Default)]
+/// The values of all series for at most `most` steps of equal length, the newest last. `times` has
+/// the ends of the steps.
+#[derive(Debug)]
 struct Steps {
+    most: usize,
     times: VecDeque<u64>,
     values: VecDeque<Values>,
 }
 
 impl Steps {
-    fn push(&mut self, time: u64, values: Values, most: usize) {
-        self.times.push_back(time);
-        self.values.push_back(values);
-        if self.times.len() > most {
+    /// Reserves the memory for all steps, because growing queues would reserve up to twice as much.
+    fn new(most: usize) -> Steps {
+        let (times, values) = (VecDeque::with_capacity(most), VecDeque::with_capacity(most));
+        Steps { most, times, values }
+    }
+
+    fn push(&mut self, time: u64, values: Values) {
+        if self.times.len() == self.most {
             self.times.pop_front();
             self.values.pop_front();
         }
+        self.times.push_back(time);
+        self.values.push_back(values);
+    }
+
+    #[cfg(test)]
+    fn reserved_bytes(&self) -> usize {
+        self.times.capacity() * size_of::<u64>() + self.values.capacity() * size_of::<Values>()
+    }
+}
+
+impl Default for History {
+    fn default() -> History {
+        let (seconds, long) = (Steps::new(SECONDS), Steps::new(LONG_STEPS));
+        History { seconds, long, open: Vec::new(), events: VecDeque::new() }
     }
 }
 
@@ -76,12 +96,12 @@ pub(super) struct Past {
 impl History {
     /// Adds the values of the second that ended at `time`.
     pub(super) fn push(&mut self, time: u64, values: Values) {
-        self.seconds.push(time, values, SECONDS);
+        self.seconds.push(time, values);
         self.open.push(values);
         if self.open.len() as u64 == LONG {
             let merged = merged(&self.open);
             self.open.clear();
-            self.long.push(time, merged, LONG_STEPS);
+            self.long.push(time, merged);
         }
     }
 
@@ -196,8 +216,8 @@ mod tests {
         let all = history.past(u64::MAX);
         assert_eq!((all.times.len(), all.events.len()), (ANSWER_STEPS, EVENTS));
         assert_eq!((all.step, all.values[at("reads")][0]), (60, Some(1.0)));
-        let bytes = (SECONDS + LONG_STEPS) * size_of::<Values>();
-        assert!(bytes < 1 << 20, "{bytes}");
+        let bytes = history.seconds.reserved_bytes() + history.long.reserved_bytes();
+        assert!(bytes < 1_100_000, "{bytes}");
     }
 
     #[test]
