@@ -61,7 +61,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("DURATION"),
         Network,
-        "Close connections that send nothing for this long; 0 is never",
+        "Close connections that neither send nor receive for this long; 0 is never",
         field!(idle_timeout, optional_duration, |s| {
             show_duration(s.idle_timeout.unwrap_or_default())
         }),

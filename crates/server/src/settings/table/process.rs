@@ -36,7 +36,14 @@ pub(super) static SETTINGS: &[Setting] = &[
         switches.control,
         false
     ),
-    switch!("disable-watch", Some('W'), Commands, "Refuse the command watch", watch, false),
+    switch!(
+        "disable-watch",
+        Some('W'),
+        Commands,
+        "Accepted for memcached's sake; the command watch is always refused",
+        watch,
+        false
+    ),
     switch!(
         "enable-shutdown",
         Some('A'),

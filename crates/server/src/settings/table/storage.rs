@@ -105,7 +105,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         None,
         Value("DURATION"),
         Store,
-        "With --durability async: longest time until an acknowledged write is durable",
+        "With async durability: longest time until an acknowledged write is durable",
         field!(sync_interval, parse_interval, |s| show_duration(s.sync_interval)),
     ),
     switch!(
