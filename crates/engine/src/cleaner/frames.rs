@@ -94,7 +94,7 @@ impl Cleaner {
     /// Frees a frame if few free frames are left, to make room for copies of records read from the
     /// device.
     pub(super) fn free_frame_for_copies(&mut self, lane: DurableLane<'_>) {
-        let coming = lane.log.quarantined() + lane.log.dropped_frames();
+        let coming = lane.log.quarantined_frames() + lane.log.dropped_frames();
         if lane.log.available_frames() + coming > READY_FRAMES {
             return;
         }

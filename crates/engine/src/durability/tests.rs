@@ -6,9 +6,9 @@ use super::*;
 use crate::lock::lock;
 use crate::{Delete, Engine, Expiry, MachineTime, Options, Outcome, Session, Store, Stored};
 use larder_disk::{Failure, Fault, MonotonicClock, Operation, SimDevice};
-use larder_log::CommitState;
 use larder_log::format::Tail;
 use larder_log::format::geometry::{TAIL_BYTES, TAIL_PLACES};
+use larder_log::{CommitState, MapState};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -324,6 +324,30 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
 
 /// The key is stored again while the commit of its delete is being synced. The commit of the second
 /// set fails. The key stays deleted: its slot is removed, and its tombstone stays in the log only.
+/// A large value and its successor belong to a commit that fails. The meta of the value's segment
+/// then says that the place is free. A dead map would say that the segment is in use again, and its
+/// record would hide older versions.
+#[test]
+fn a_large_value_of_a_failed_commit_gets_no_dead_map() {
+    let device = Arc::new(SimDevice::new(16 << 20, 1));
+    let engine = engine_on(Arc::clone(&device));
+    let mut session = engine.session(Waker::noop().clone());
+    let large = vec![b'l'; 600_000];
+    for value in [&large[..], b"small"] {
+        assert!(matches!(set(&mut session, value), Outcome::AfterCommit(..)));
+    }
+    let log = engine.lanes[0].log.durable().unwrap();
+    let jumbo = log.numbers().find(|&number| log.segment(number).is_jumbo()).unwrap();
+    let died = log.begin_map(jumbo);
+    assert_eq!(log.map_state(&died), MapState::Undurable);
+    fail_next_sync(&device);
+    assert!(!engine.commit());
+    assert_eq!(log.map_state(&died), MapState::Gone);
+    // The map was begun before the failure, so it is given up, which notes its deaths again.
+    log.abandon_map(jumbo, died.generation);
+    assert_eq!(log.earliest_death(jumbo), u64::MAX);
+}
+
 #[test]
 fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));

@@ -43,6 +43,11 @@ impl DurableLog<'_> {
         entry.end.store(durable.max(HEADER_BYTES as u32), Ordering::Relaxed);
         self.release_ends_of(number);
         segment.cut(durable);
+        if segment.is_jumbo() {
+            // The whole jumbo is cut, and its meta will say that the place is free. A dead map
+            // would say that the segment is in use.
+            self.store.settle_free(number);
+        }
         self.note_changed(number);
         let cut = Cut { segment: number, generation: segment.generation(), durable };
         committer.cuts.retain(|other| other.segment != number);

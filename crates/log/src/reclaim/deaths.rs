@@ -113,7 +113,7 @@ impl<'a> DurableLog<'a> {
 
     /// Returns the earliest commit in which a record of the segment may have died without a mark in
     /// its durable dead map; `u64::MAX` if none did.
-    pub(crate) fn earliest_death(self, number: SegmentNumber) -> u64 {
+    pub fn earliest_death(self, number: SegmentNumber) -> u64 {
         self.store.entry(number).deaths.earliest()
     }
 
@@ -336,7 +336,10 @@ impl<'a> DurableLog<'a> {
     /// Returns whether the index can be asked which records of the segment are alive.
     pub fn map_state(self, begun: &BegunMap) -> MapState {
         let segment = self.segment(begun.segment);
-        if segment.generation() != begun.generation || self.is_marked_free(begun.segment) {
+        // No crash brings back a jumbo that a failed commit has cut.
+        let is_cut = segment.is_jumbo() && segment.filled() == 0;
+        let is_over = segment.generation() != begun.generation;
+        if is_over || is_cut || self.is_marked_free(begun.segment) {
             return MapState::Gone;
         }
         // A failed commit may have cut the segment, which then ends before `until`.
