@@ -662,6 +662,39 @@ def test_cliff(check, page, results):
     check.that("hovering a rate opens its distribution", len(seen) == min(3, len(rates)) and {float(rate) for rate in seen} <= set(rates), seen)
 
 
+def test_checkpoints(check, page, results):
+    """The table of time lines and the readout of a second tell of the checkpoints."""
+    points = [point for key, cell in results.cells.items() if key[:2] == ("persistence", "timeline") for point in cell]
+    marked = [point for point in points if point.get("checkpoints")]
+    if not marked:
+        return
+    show(page, "persistence")
+    for point in points:
+        spans = point.get("checkpoints", [])
+        seconds = sum(span["to"] - span["from"] for span in spans)
+        run = f"{point['system']} {point['round']}"
+        row = page.query_selector(f'tr[data-run="{run}"] td:last-child')
+        text = row.text_content() if row else ""
+        shown = re.fullmatch(r"(\d+) in ([\d.,]+) s", text)
+        count, total = (int(shown[1]), float(shown[2].replace(",", ""))) if shown else (0, 0)
+        right = count == len(spans) and abs(total - seconds) <= 0.5 and bool(shown) != (text == "none")
+        check.that(f"checkpoints of {run}", row is None or right, text)
+    point = marked[0]
+    page.select_option("#figure-persistence-detail select", f"{point['system']} {point['round']}")
+    over = page.query_selector("#figure-persistence-detail .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    told = 0
+    for index in range(len(point["seconds"])):
+        # The first and the last second lie at the edges of the plot.
+        share = index / max(1, len(point["seconds"]) - 1)
+        page.mouse.move(box["x"] + 1 + (box["width"] - 2) * share, box["y"] + box["height"] / 2)
+        told += "checkpoint" in page.inner_text("#figure-persistence-detail .readout >> nth=0")
+    within = sum(any(span["from"] < index + 1 and span["to"] > index for span in point["checkpoints"])
+                 for index in range(len(point["seconds"])))
+    check.that("the readout names checkpoints", told == within, (told, within))
+
+
 def test_paper(check, page):
     """The report prints all pages to PDF. Afterwards the screen shows one page again."""
     show(page, "summary")
@@ -727,6 +760,7 @@ def main():
         test_marks(check, page, results)
         test_charts(check, page)
         test_cliff(check, page, results)
+        test_checkpoints(check, page, results)
         test_keyboard(check, page)
         test_themes(check, page)
         test_widths(check, page, results)

@@ -202,7 +202,11 @@ impl Load {
                 .collect::<Result<Vec<WorkerReport>>>();
             (reports, moments)
         });
-        Summary::build(self, &workload.shape, reports?, moments?, shared.into_seconds())
+        let began = shared.clock.get().map(|&start| start + self.warm_up);
+        let seconds = shared.into_seconds();
+        let mut summary = Summary::build(self, &workload.shape, reports?, moments?, seconds)?;
+        summary.began = began;
+        Ok(summary)
     }
 
     fn connect(&self) -> Result<Connection> {

@@ -1,6 +1,7 @@
 //! The figures of a run.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -211,6 +212,9 @@ pub struct Summary {
     /// beginning of the measurement, and its latency. Both are in nanoseconds.
     #[serde(skip)]
     pub samples: Vec<(u64, u64)>,
+    /// The time at which the measurement began, after the warm-up.
+    #[serde(skip)]
+    pub began: Option<Instant>,
     /// The distribution from which `latency` is computed, for [`Summary::histogram`].
     #[serde(skip)]
     recorded: Option<Histogram<u64>>,
@@ -277,6 +281,7 @@ impl Summary {
                 .sum(),
             numbers,
             samples,
+            began: None,
             recorded: Some(recorded),
         })
     }

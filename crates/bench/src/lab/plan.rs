@@ -11,9 +11,10 @@ use crate::trace::TraceTotals;
 pub(crate) enum Scale {
     /// All experiments within 25 minutes on two processors, with a few GB of disk
     Small,
-    /// A few hours: longer measurements, and several times the data
+    /// Longer measurements, and several times the data; many hours with all systems
     Medium,
-    /// The sizes of the articles: up to 50 million keys, 3 minutes per measurement, many hours
+    /// Up to 50 million keys, 3 minutes per measurement; an experiment may take a day with all
+    /// systems
     Full,
 }
 

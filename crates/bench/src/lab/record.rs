@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
+use std::time::Instant;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -130,6 +132,9 @@ pub(crate) struct Point {
     pub(crate) extra: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) seconds: Vec<SecondRow>,
+    /// The times at which the server wrote a checkpoint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) checkpoints: Vec<Span>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) samples: Option<Samples>,
     /// Numbers of requests per range of latencies, see [`Summary::histogram`].
@@ -181,6 +186,13 @@ pub(crate) struct SecondRow {
     pub(crate) read: f64,
 }
 
+/// A part of a measurement. Both ends are in seconds since the measurement began.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Span {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+}
+
 /// The start and the latency of every request of a run, in microseconds. The starts count from the
 /// beginning of the measurement, as little-endian `u32`. The latencies are little-endian `f32`.
 /// Each of the two columns is encoded in base64.
@@ -198,6 +210,7 @@ impl Point {
             void: None,
             extra: BTreeMap::new(),
             seconds: Vec::new(),
+            checkpoints: Vec::new(),
             samples: None,
             histogram: Vec::new(),
         }
@@ -265,6 +278,19 @@ impl SecondRow {
             written: server.map_or(0.0, |server| server.written_per_second),
             read: server.map_or(0.0, |server| server.read_per_second),
         }
+    }
+}
+
+impl Span {
+    /// Returns the parts of `times` that lie within a measurement.
+    pub(crate) fn within(summary: &Summary, times: &[Range<Instant>]) -> Vec<Span> {
+        let Some(began) = summary.began else { return Vec::new() };
+        let at = |time: Instant| time.saturating_duration_since(began).as_secs_f64();
+        let spans = times.iter().map(|time| {
+            let (from, to) = (at(time.start), at(time.end).min(summary.seconds));
+            Span { from, to }
+        });
+        spans.filter(|span| span.to > 0.0 && span.from < summary.seconds).collect()
     }
 }
 

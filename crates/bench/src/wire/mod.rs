@@ -12,7 +12,7 @@ mod messages;
 mod mongo;
 mod mysql;
 mod postgres;
-mod resp;
+pub(crate) mod resp;
 
 use std::fmt;
 

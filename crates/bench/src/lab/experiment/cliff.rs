@@ -42,7 +42,7 @@ impl Experiment for Cliff {
             format!(
                 "systems on flash have a memory limit of {} MiB, and {PAGE_CACHE} MiB of page cache \
                  where the lab may set a memory control group: after the fill its limit falls to \
-                 what the server holds then, and the page cache",
+                 what the server holds then, the page cache, and some MiB for growth",
                 sizes.memory
             ),
             "each point on flash says how many bytes a get read from the device; a point that read \

@@ -9,7 +9,7 @@ use super::memtier::Memtier;
 use super::{Case, Experiment, overwrites};
 use crate::generator::{Load, Summary};
 use crate::lab::plan::Plan;
-use crate::lab::record::{Point, SecondRow};
+use crate::lab::record::{Point, SecondRow, Span};
 use crate::lab::run::{Turn, sandbox};
 use crate::lab::target::{Sandbox, System};
 use crate::workload::{Lengths, Mix, Shape, Verb};
@@ -134,10 +134,12 @@ impl Experiment for Persistence {
         if turn.round == 1 && !sizes.timeline.is_zero() {
             let shape = Shape { mix: "1:9".parse()?, ..shape };
             let load = Load { duration: Some(sizes.timeline), ..load };
-            turn.point("timeline", None, |point_id| {
-                let summary = load.run(shape)?.without_errors()?;
+            turn.point_of("timeline", None, |turn, point_id| {
+                let (summary, checkpoints) = turn.server.watch_checkpoints(|| load.run(shape));
+                let summary = summary?.without_errors()?;
                 let seconds = summary.per_second.iter().map(SecondRow::of).collect();
-                Ok(Point { seconds, ..Point::of_load(point_id, &summary) })
+                let checkpoints = Span::within(&summary, &checkpoints);
+                Ok(Point { seconds, checkpoints, ..Point::of_load(point_id, &summary) })
             })?;
         }
         // memtier_benchmark stores values that do not match their keys, and the loads above check

@@ -75,6 +75,19 @@ impl Recipe for Arcus {
         Protocol::Memcached
     }
 
+    fn writes_checkpoint(
+        &self,
+        server: &Address,
+        _log: &dyn Fn() -> String,
+    ) -> Result<Option<bool>> {
+        if *self == Arcus::Off {
+            return Ok(None);
+        }
+        let rows = Client::connect_to(server, Options::default())?.stats(Some("persistence"))?;
+        let row = rows.iter().find(|row| row.0 == "last_chkpt_in_progress");
+        Ok(row.map(|row| row.1 == "true"))
+    }
+
     /// Asks the server, because a server that was built without persistence ignores the settings.
     fn verify(&self, server: &Address) -> Result<()> {
         if *self == Arcus::Off {

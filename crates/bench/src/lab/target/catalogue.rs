@@ -112,6 +112,21 @@ pub(super) trait Recipe: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Asks the server whether it is writing a checkpoint: a copy of its data, or all changes since
+    /// the last checkpoint, so that it can discard its log. `log` returns everything that the
+    /// server has printed. Returns `None` if the system writes no checkpoints, or writes them in
+    /// small parts all the time.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not answer.
+    fn writes_checkpoint(
+        &self,
+        _server: &Address,
+        _log: &dyn Fn() -> String,
+    ) -> Result<Option<bool>> {
+        Ok(None)
+    }
+
     /// Checks that a started server has the durability of its system. Needed for programs that may
     /// lack a durability and ignore its settings silently.
     fn verify(&self, _server: &Address) -> Result<()> {

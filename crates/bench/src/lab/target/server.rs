@@ -112,6 +112,12 @@ impl Server {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Asks the server whether it is writing a checkpoint; `None` if the system writes none, or
+    /// writes them in small parts all the time.
+    pub(super) fn writes_checkpoint(&self) -> Result<Option<bool>> {
+        self.system.recipe().writes_checkpoint(&self.address, &|| self.log())
+    }
+
     /// Kills all processes of the server with SIGKILL.
     pub(crate) fn kill(&mut self) {
         if let Some(processes) = &mut self.processes {
@@ -147,10 +153,10 @@ impl Server {
         self.confinement = Confinement::new(&name);
         self.settings.push(match &self.confinement {
             Some(_) => {
-                let mebibytes = self.group_memory(page_cache);
+                let (mebibytes, spare) = (self.group_memory(page_cache), self.spare_memory());
                 format!(
                     "memory control group of {mebibytes} MiB, page cache included; after the fill \
-                     its limit falls to what the server holds and {page_cache} MiB"
+                     its limit falls to what the server holds and {spare} MiB"
                 )
             }
             None => "page cache not bounded: no memory control group may be made here".to_owned(),
@@ -162,6 +168,12 @@ impl Server {
         self.sandbox.memory + page_cache + self.system.recipe().overhead(&self.sandbox)
     }
 
+    /// Returns the memory in MiB that the group has after the fill besides what the server holds:
+    /// the page cache, and room for growth.
+    fn spare_memory(&self) -> u64 {
+        self.sandbox.page_cache.unwrap_or(0) + self.system.recipe().growth(&self.sandbox)
+    }
+
     /// Lowers the limit of the group to the memory that the server holds now, plus the sandbox's
     /// page cache and room for growth. Before, the server's unused memory could serve as page
     /// cache. Returns the limit in bytes, or `None` without a group.
@@ -170,9 +182,7 @@ impl Server {
     /// Returns an error if the kernel cannot free the memory above the limit.
     pub(crate) fn tighten(&self) -> Result<Option<u64>> {
         let Some(group) = &self.confinement else { return Ok(None) };
-        let growth = self.system.recipe().growth(&self.sandbox);
-        let spare = self.sandbox.page_cache.unwrap_or(0) + growth;
-        let limit = group.tighten(spare << 20);
+        let limit = group.tighten(self.spare_memory() << 20);
         limit.map(Some).map_err(|e| Error::io("cannot bound the page cache", e))
     }
 

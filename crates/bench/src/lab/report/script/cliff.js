@@ -181,8 +181,7 @@ function clouds(id) {
       marks: [{ value: 1000, label: "1 ms" }] };
   };
   const plots = ({ hidden }) => runs.filter((run) => !hidden.has(run.cell.system.id)).map(panel);
-  const dense = `Above ${whole(ONE_BY_ONE)} samples, the shade shows how many fall on the same place; a single one `
-    + "stays visible.";
+  const dense = "The shade shows how many fall on the same place; a single one stays visible.";
   return new Figure({
     id: "cliff-cloud", title: "Every sample", plots, columns: "two",
     notes: [`No sample is left out. ${dense} All panels have the same latency axis.`],

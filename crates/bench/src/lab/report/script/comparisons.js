@@ -49,7 +49,7 @@ const QUESTIONS = {
   ],
   converge: [
     { case: "read-ram", metric: "rate", at: "largest", ask: "Reads per second from RAM", headline: true },
-    { case: "fit", metric: "extra.items", at: "largest", ask: "Items of 1000 bytes before the first eviction",
+    { case: "fit", metric: "extra.items", at: "largest", ask: "Items of 1000 bytes that fit into memory",
       headline: true },
     { case: "read-disk-1k", metric: "rate", at: "each", ask: "Reads per second from disk, 1 KB values" },
     { case: "read-disk-8k", metric: "rate", at: "each", ask: "Reads per second from disk, 8 KB values" },

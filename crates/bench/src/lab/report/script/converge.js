@@ -49,21 +49,22 @@ function fit(id) {
     if (shown.length === 0) return [{ title: "", text: "Nothing is selected." }];
     const items = shown.map(group("extra.items", relative ? 1 / base : 1));
     const sized = shown.filter((cell) => cell.stat("extra.bytes_per_item")).map(group("extra.bytes_per_item", 1));
-    const unit = `before the first eviction, ${xText(id, "fit", largest)}`;
+    const unit = `held by a full server, ${xText(id, "fit", largest)}`;
     const bars = relative ? { title: "Items ÷ memcached", groups: [...items, ...publishedFit()], format: times }
       : { title: "Items", groups: items, format: count };
     const sizes = { kind: "bars", title: "Bytes of memory per item", groups: sized, format: plainBytes };
     return [{ kind: "bars", unit, ...bars }, ...(sized.length > 0 ? [sizes] : [])];
   };
-  const notes = ["Keys of 12 bytes, values of 1000 bytes.",
+  const notes = ["Keys of 12 bytes, values of 1000 bytes. The lab stores half as much again as the memory limit, and "
+      + "counts the items that the server then holds.",
     "The article\u2019s memory was 114 GB. So its figures are shown against its own memcached, as hollow bars: 101 "
       + "million items there, 60 to 61 million in ScyllaDB."];
   const units = [["relative", "÷ memcached"], ["absolute", "items"]];
   const figure = new Figure({
-    id: "converge-fit", title: "Items that fit before the first eviction", notes, plots, columns: "two",
+    id: "converge-fit", title: "Items that fit into memory", notes, plots, columns: "two",
     controls: [{ name: "unit", label: "Show", options: base === null ? units.slice(1) : units }],
     legend: systemLegend(systemsIn(at), "bar"),
-    tables: metricsTables("items before the first eviction", cells, allFigures(["extra.items"], cells)),
+    tables: metricsTables("items held by a full server", cells, allFigures(["extra.items"], cells)),
   });
   const several = xsIn(cells).length > 1;
   return [figure.node, several && seriesFigure(id, "fit", "extra.items", { title: "Items by memory", everyX: true })];

@@ -123,7 +123,7 @@ const CASE_NAMES = {
   timeline: "time line, 1:9 writes to reads",
   ladder: "latency against offered rate",
   cloud: "every sample",
-  fit: "items before the first eviction",
+  fit: "items that fit into memory",
   "read-ram": "reads from RAM",
   "read-disk-1k": "reads from disk, 1 KB values",
   "read-disk-8k": "reads from disk, 8 KB values",

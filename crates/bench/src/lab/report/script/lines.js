@@ -13,8 +13,9 @@
  * Lines over a common x, with bands from minimum to maximum.
  * @param {{lines: Line[], format: Function, log?: boolean, tight?: boolean, range?: number[], xLog?: boolean,
  *   everyX?: boolean, xRange?: number[], x: {label: ?string, format: Function, incrs?: number[]},
- *   shades?: Array<{from: number, to: number}>, marks?: Mark[], sync?: string}} spec
- *   `tight` axes need not begin at 0; `everyX` labels every x.
+ *   shades?: Array<{from: number, to: number}>, strips?: Array<{from: number, to: number}>, marks?: Mark[],
+ *   sync?: string}} spec
+ *   `tight` axes need not begin at 0; `everyX` labels every x; `strips` lie along the upper edge.
  */
 function linePlot(spec, width, height) {
   const { lines } = spec;
@@ -45,6 +46,7 @@ function linePlot(spec, width, height) {
     hooks: {
       drawAxes: [(u) => clipped(u, (ctx, ratio) => {
         drawShades(u, ctx, spec.shades ?? []);
+        drawStrips(u, ctx, ratio, spec.strips ?? []);
         lines.forEach((line) => drawBand(u, ctx, line));
         drawMarks(u, ctx, ratio, marks);
       })],
@@ -96,6 +98,14 @@ function drawShades(u, ctx, shades) {
     ctx.fillStyle = resolved("var(--behind)");
     ctx.fillRect(from, u.bbox.top, Math.max(2, to - from), u.bbox.height);
     ctx.globalAlpha = 1;
+  }
+}
+
+function drawStrips(u, ctx, ratio, strips) {
+  ctx.fillStyle = resolved("var(--soft)");
+  for (const strip of strips) {
+    const [from, to] = [u.valToPos(strip.from, "x", true), u.valToPos(strip.to, "x", true)];
+    ctx.fillRect(from, u.bbox.top, Math.max(2 * ratio, to - from), 5 * ratio);
   }
 }
 

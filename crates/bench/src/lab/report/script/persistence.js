@@ -115,8 +115,9 @@ function timelineDetail(runs) {
     const last = { ...panels.at(-1), x: { label: "seconds", format: whole }, height: 146 };
     return [...panels.slice(0, -1), last];
   };
-  const note = "The three dips that cost most requests are shaded, and checkpoints where the run has recorded them. "
-    + `A dip is a time below ${percent(DIP)} of the median rate.`;
+  const note = `A dip is a time below ${percent(DIP)} of the median rate. The three dips that cost most requests are `
+    + "shaded. A strip along the upper edge is a checkpoint, as the server itself reported it; for Redis and Valkey, "
+    + "it is a rewrite of the append-only file.";
   return new Figure({ id: "persistence-detail", title: "One system, second by second", notes: [note],
     controls: [{ name: "run", label: "System", options, select: true }], plots }).node;
 }
@@ -132,18 +133,31 @@ function timelinePanel({ cell, point }, { title, format, fields, log }) {
   const value = (at) => (line) => `${several ? `${line.label} ` : ""}${format(line.points[at]?.y ?? null)}`;
   return { kind: "line", title, lines, format, log, sync: "timeline", x: { label: null, format: whole }, height: 130,
     unit: several ? used.map(([name], index) => name + (index ? " (dashed)" : "")).join(", ") : "",
-    shades: [...dipsOf(point.seconds).slice(0, 3), ...(point.marks ?? [])],
-    readout: (at) => `second ${at + 1}: ${lines.map(value(at)).join(", ")}` };
+    shades: dipsOf(point.seconds).slice(0, 3), strips: point.checkpoints ?? [],
+    readout: (at) => [`second ${at + 1}: ${lines.map(value(at)).join(", ")}`, inCheckpoint(point, at) && "checkpoint"]
+      .filter(Boolean).join(", ") };
+}
+
+/** Returns true if the server wrote a checkpoint in the second with this index. */
+function inCheckpoint({ checkpoints }, index) {
+  return (checkpoints ?? []).some(({ from, to }) => from < index + 1 && to > index);
+}
+
+/** The number of checkpoints and the time that they took together. */
+function checkpointsText({ checkpoints }) {
+  if (!checkpoints?.length) return "none";
+  return `${checkpoints.length} in ${whole(sum(checkpoints.map(({ from, to }) => to - from)))} s`;
 }
 
 function dipTable(runs) {
-  const heads = ["Median", "Worst second", "Worst ÷ median", "Seconds in dips", "Longest dip", "Worst p99", "Written"];
+  const heads = ["Median", "Worst second", "Worst ÷ median", "Seconds in dips", "Longest dip", "Worst p99", "Written",
+    "Checkpoints"];
   const figures = ({ point, point: { seconds } }) => {
     const all = (field) => seconds.map((second) => second[field] ?? 0);
     const lengths = dipsOf(seconds).map((dip) => dip.to - dip.from);
     return [perSecond(medianOf(all("rate"))), perSecond(Math.min(...all("rate"))),
       percent(valueOf(point, "steadiness")), whole(sum(lengths)), `${Math.max(0, ...lengths)} s`,
-      micros(Math.max(...all("p99_us"))), bytes(sum(all("written")))];
+      micros(Math.max(...all("p99_us"))), bytes(sum(all("written"))), checkpointsText(point)];
   };
   const row = (run) => {
     const { system } = run.cell;

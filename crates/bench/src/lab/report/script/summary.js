@@ -165,7 +165,7 @@ function voidSection() {
   const names = systemsIn(cells).map(systemLabel).join(", ");
   return [h("h3", {}, "Void runs"),
     h("p", {}, `${rows.length} runs gave wrong answers or failed: of `, h("b", {}, names),
-      ". Their figures count nowhere; charts show them as crosses."),
+      ". Their figures count nowhere; charts show them as crosses, or say \"void\"."),
     tableOf("void runs", headRow(["System", "Durability", "Run", "What was wrong"]), rows, rows.length <= 12)];
 }
 
