@@ -425,7 +425,9 @@ fn a_log_file_is_appended_to_in_the_background_and_after_a_rotation() {
     assert!(text.contains(&format!("process {} runs", pid.trim())), "{text}");
     assert_eq!(fs::read_to_string(&pidfile).expect("a number"), pid);
     signal("-KILL");
-    while fs::exists(format!("/proc/{}/exe", pid.trim())).unwrap_or(false) {
+    // The kernel releases the killed process's lock on its pid file a moment after the process has
+    // ended.
+    while fs::File::open(&pidfile).expect("it stays").try_lock().is_err() {
         assert!(begun.elapsed() < PATIENCE, "it does not end");
         std::thread::yield_now();
     }
