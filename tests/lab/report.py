@@ -664,23 +664,25 @@ def test_cliff(check, page, results):
 
 def test_checkpoints(check, page, results):
     """The table of time lines and the readout of a second tell of the checkpoints."""
-    points = [point for key, cell in results.cells.items() if key[:2] == ("persistence", "timeline") for point in cell]
-    marked = [point for point in points if point.get("checkpoints")]
+    cases = {"timeline": "", "insert": " insert"}
+    points = [(point, cases[key[1]]) for key, cell in results.cells.items()
+              if key[0] == "persistence" and key[1] in cases for point in cell if point.get("seconds")]
+    marked = [(point, suffix) for point, suffix in points if point.get("checkpoints")]
     if not marked:
         return
     show(page, "persistence")
-    for point in points:
+    for point, suffix in points:
         spans = point.get("checkpoints", [])
         seconds = sum(span["to"] - span["from"] for span in spans)
-        run = f"{point['system']} {point['round']}"
+        run = f"{point['system']} {point['round']}{suffix}"
         row = page.query_selector(f'tr[data-run="{run}"] td:last-child')
         text = row.text_content() if row else ""
         shown = re.fullmatch(r"(\d+) in ([\d.,]+) s", text)
         count, total = (int(shown[1]), float(shown[2].replace(",", ""))) if shown else (0, 0)
         right = count == len(spans) and abs(total - seconds) <= 0.5 and bool(shown) != (text == "none")
         check.that(f"checkpoints of {run}", row is None or right, text)
-    point = marked[0]
-    page.select_option("#figure-persistence-detail select", f"{point['system']} {point['round']}")
+    point, suffix = marked[0]
+    page.select_option("#figure-persistence-detail select", f"{point['system']} {point['round']}{suffix}")
     over = page.query_selector("#figure-persistence-detail .u-over")
     over.scroll_into_view_if_needed()
     box = over.bounding_box()

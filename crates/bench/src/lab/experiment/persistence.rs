@@ -2,8 +2,9 @@
 //! reads and mixes of both, with persistence off, asynchronous and synchronous. Keys, values and
 //! mixes are those of memtier_benchmark in the article.
 
+use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::memtier::Memtier;
 use super::{Case, Experiment, overwrites};
@@ -116,10 +117,13 @@ impl Experiment for Persistence {
             ..turn.load()
         };
         let mut inserted = 0;
-        turn.point("insert", None, |point_id| {
-            let summary = insert(&load, &shape, sizes.insert)?;
+        turn.point_of("insert", None, |turn, point_id| {
+            let run = || insert(&load, &shape, sizes.insert);
+            let (summary, checkpoints) = turn.server.watch_checkpoints(run);
+            let summary = summary?;
             inserted = summary.total.hits;
-            Ok(Point::of_load(point_id, &summary).with("inserted", inserted as f64))
+            let point = Point::of_load(point_id, &summary).with("inserted", inserted as f64);
+            Ok(through_time(point, &summary, &checkpoints))
         })?;
         if inserted < sizes.keys {
             fill_rest(&Load { pipeline: turn.depth(FILL_DEPTH), ..load.clone() }, &shape)?;
@@ -137,9 +141,8 @@ impl Experiment for Persistence {
             turn.point_of("timeline", None, |turn, point_id| {
                 let (summary, checkpoints) = turn.server.watch_checkpoints(|| load.run(shape));
                 let summary = summary?.without_errors()?;
-                let seconds = summary.per_second.iter().map(SecondRow::of).collect();
-                let checkpoints = Span::within(&summary, &checkpoints);
-                Ok(Point { seconds, checkpoints, ..Point::of_load(point_id, &summary) })
+                let point = Point::of_load(point_id, &summary);
+                Ok(through_time(point, &summary, &checkpoints))
             })?;
         }
         // memtier_benchmark stores values that do not match their keys, and the loads above check
@@ -156,6 +159,12 @@ impl Experiment for Persistence {
         }
         Ok(())
     }
+}
+
+/// Adds the figures of each second and the checkpoints to a point.
+fn through_time(point: Point, summary: &Summary, checkpoints: &[Range<Instant>]) -> Point {
+    let seconds = summary.per_second.iter().map(SecondRow::of).collect();
+    Point { seconds, checkpoints: Span::within(summary, checkpoints), ..point }
 }
 
 /// Inserts the keys once. Each generator thread inserts a range of the keys in order. Ends when all

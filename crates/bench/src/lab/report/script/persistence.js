@@ -66,19 +66,35 @@ function dipsOf(seconds) {
 function timelines(id) {
   const cells = cellsIn(id, "timeline");
   const averages = cells.length > 0 && metricsTables("averages of the time line", cells, allFigures(["rate"], cells));
+  const [mixed, inserts] = [runsOf(cells, ""), runsOf(cellsIn(id, "insert"), " insert")];
+  const runs = [...mixed, ...inserts];
+  if (runs.length === 0) return averages;
+  const firstOf = (list) => list.filter((run) => run.point.round === list[0].point.round);
+  const drag = "second by second, first round. Drag to zoom, double-click to return.";
+  return [
+    mixed.length > 0 && timelineOverview(firstOf(mixed), { id: "persistence-timeline",
+      title: "Through minutes of writing", notes: [`1:9 writes to reads, ${drag}`] }),
+    inserts.length > 0 && timelineOverview(firstOf(inserts), { id: "persistence-inserts",
+      title: "Through the insert of all keys", notes: [`Only writes, ${drag}`] }),
+    timelineDetail(runs), dipTable(runs), averages];
+}
+
+/**
+ * The time lines of some cells.
+ * @returns {Run[]}
+ */
+function runsOf(cells, suffix) {
   const points = cells.flatMap((cell) => cell.points.map((point) => ({ cell, point })));
   const recorded = points.filter(({ point }) => point.seconds?.length > 0);
-  if (recorded.length === 0) return averages;
   const several = unique(recorded.map(({ point }) => point.round)).length > 1;
-  /** @type {Run[]} */
-  const runs = recorded.map(({ cell, point }) => ({ cell, point, key: `${cell.system.id} ${point.round}`,
-    label: systemLabel(cell.system) + (several ? `, round ${point.round}` : "") + (point.void ? " (void)" : "") }));
-  const first = runs.filter((run) => run.point.round === runs[0].point.round);
-  return [timelineOverview(first), timelineDetail(runs), dipTable(runs), averages];
+  const label = ({ cell: { system }, point }) => [systemLabel(system), suffix && `,${suffix}`,
+    several && `, round ${point.round}`, point.void && " (void)"].filter(Boolean).join("");
+  const key = ({ cell: { system }, point }) => `${system.id} ${point.round}${suffix}`;
+  return recorded.map((run) => ({ ...run, label: label(run), key: key(run) }));
 }
 
 /** The rates of all systems, a panel per durability class. */
-function timelineOverview(runs) {
+function timelineOverview(runs, figure) {
   const list = unique(runs.map((run) => run.cell.system));
   const line = (system) => {
     const { label, point } = runs.find((run) => run.cell.system === system);
@@ -92,9 +108,7 @@ function timelineOverview(runs) {
     return { kind: "line", title, unit: "requests per second", lines, log: state.axis === "log", format: perSecond,
       x: { label: "seconds", format: whole }, height: 220 };
   });
-  const note = "1:9 writes to reads, second by second, first round. Drag to zoom, double-click to return.";
-  return new Figure({ id: "persistence-timeline", title: "Through minutes of writing", notes: [note],
-    controls: [AXIS_LINEAR], legend: systemLegend(list), plots }).node;
+  return new Figure({ ...figure, controls: [AXIS_LINEAR], legend: systemLegend(list), plots }).node;
 }
 
 /** The panels of one system: title, format, and the lines as pairs of a name and a field. */
