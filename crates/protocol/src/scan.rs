@@ -1,6 +1,7 @@
 //! The inner loops of the text parser: finding separators and reading numbers. Tokens are short (a
 //! key has about twenty bytes), so an inlined search of eight bytes at a time is faster than
-//! `memchr`. Line ends are further away, so the parser finds them with `memchr`.
+//! `memchr`. Most line ends are further away, so the parser finds them with `memchr`, except where
+//! a line may end right behind a key.
 
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;

@@ -232,8 +232,9 @@ impl DurableLane<'_> {
         self.state.wake();
     }
 
-    /// Closes the store cleanly: makes everything durable, so that the next start need not look for
-    /// lost data. No session may write any more.
+    /// Closes the store cleanly: makes everything durable, and writes the index image if there is
+    /// room, so that the next start need not read the log. The caller ensures that no session
+    /// writes any more.
     ///
     /// # Errors
     /// If the device did not accept everything.

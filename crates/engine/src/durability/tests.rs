@@ -322,8 +322,6 @@ fn a_tombstone_is_buried_before_its_frame_may_go() {
     assert!(lane.log.segment(number).has_ends() && lane.log.durable().unwrap().drop_frame(number));
 }
 
-/// The key is stored again while the commit of its delete is being synced. The commit of the second
-/// set fails. The key stays deleted: its slot is removed, and its tombstone stays in the log only.
 /// A large value and its successor belong to a commit that fails. The meta of the value's segment
 /// then says that the place is free. A dead map would say that the segment is in use again, and its
 /// record would hide older versions.
@@ -343,11 +341,13 @@ fn a_large_value_of_a_failed_commit_gets_no_dead_map() {
     fail_next_sync(&device);
     assert!(!engine.commit());
     assert_eq!(log.map_state(&died), MapState::Gone);
-    // The map was begun before the failure, so it is given up, which notes its deaths again.
+    // A map that was begun before the failure is given up. Its deaths must not be noted again.
     log.abandon_map(jumbo, died.generation);
     assert_eq!(log.earliest_death(jumbo), u64::MAX);
 }
 
+/// The key is stored again while the commit of its delete is being synced. The commit of the second
+/// set fails. The key stays deleted: its slot is removed, and its tombstone stays in the log only.
 #[test]
 fn a_tombstone_that_became_durable_is_not_put_back_by_an_undo() {
     let device = Arc::new(SimDevice::new(8 << 20, 1));

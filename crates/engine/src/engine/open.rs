@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 struct Opening {
     /// Each lane refuses its memory request with this number, counted from 1; 0 refuses none.
     refuse: u64,
-    /// Number of threads that read each lane during recovery.
+    /// Number of threads that fill the index of each lane during recovery.
     threads: usize,
 }
 

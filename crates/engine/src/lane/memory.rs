@@ -87,8 +87,8 @@ impl Lane {
         (self.options.max_item_size as usize).saturating_sub(head)
     }
 
-    /// Returns the length above which values are filled in place: see
-    /// [`Session::large_value`](crate::Session::large_value).
+    /// Returns the length, in bytes, above which a value gets separate memory, which is filled
+    /// while its bytes arrive: see [`Session::large_value`](crate::Session::large_value).
     pub(crate) fn large_value_threshold(&self) -> usize {
         self.log.largest_record() - larder_log::record::MAX_KEY - 64
     }

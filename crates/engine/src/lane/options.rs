@@ -45,6 +45,7 @@ pub(crate) struct LaneStore {
     pub(crate) lanes: Lanes,
     /// True if recovery must read the log even if there is an index image.
     pub(crate) read_all: bool,
-    /// Number of threads that read the log at a start.
+    /// Number of threads that fill the index at a start. It also limits the number of threads that
+    /// read the log.
     pub(crate) threads: usize,
 }

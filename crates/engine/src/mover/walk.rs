@@ -193,11 +193,12 @@ pub(super) fn walked(engine: &Engine, position: usize, partitions: &Range<usize>
     Walked { stripes, shared }
 }
 
-/// Durably deletes strays before any client is served: items that recovery found in a lane that
-/// does not own their partitions. A stray may be an older version than those that the owner of its
-/// partition has stored, so clients must never see it. With `all`, fails if a stray cannot be
-/// deleted. The caller sets `all` if a lost lane is forgotten and its partitions are given away:
-/// this lane may then own the partitions of its strays as soon as clients are served.
+/// Durably deletes the lane's strays before any client is served. Strays are items that recovery
+/// found in a lane that does not own their partitions. The owner may have a newer version of such
+/// an item, so clients must never see a stray. With `all`, fails if a stray cannot be deleted.
+/// Otherwise leaves the rest to the mover. The caller sets `all` if a lost lane is forgotten and
+/// its partitions are given away: this lane may then own the partitions of its strays as soon as
+/// clients are served.
 pub(crate) fn delete_strays(lane: &Arc<Lane>, all: bool) -> Result<(), StoreError> {
     let strays = std::mem::take(&mut *lock(&lane.strays));
     if strays.is_empty() {

@@ -78,16 +78,14 @@ impl DurableLane<'_> {
         found: &Found,
         jumbos: &mut Jumbos,
     ) -> Result<Option<Scan>, StoreError> {
+        let Some((key, seq)) = self.log.look_at_jumbo(found)? else { return Ok(None) };
         let marked = is_marked(found, format::jumbo::RECORD_AT);
-        let is_dead = marked && !found.unmarked;
-        let head = self.log.look_at_jumbo(found, is_dead)?;
-        let Some((key, seq)) = head else { return Ok(None) };
         // A jumbo marked dead only hides older versions; its value is not needed.
         let loaded = if marked { LoadedJumbo::NoMemory } else { self.log.load_jumbo(found)? };
         let (scan, resident) = match loaded {
             LoadedJumbo::Damaged => return Ok(None),
             LoadedJumbo::Loaded(trailer) => (Scan::of_jumbo(&trailer), true),
-            LoadedJumbo::NoMemory if is_dead => (Scan::of_unread(), false),
+            LoadedJumbo::NoMemory if marked && !found.unmarked => (Scan::of_unread(), false),
             LoadedJumbo::NoMemory => match self.log.check_jumbo(found)? {
                 Some(facts) => (Scan::of_jumbo(&facts.trailer), false),
                 None => return Ok(None),

@@ -122,8 +122,8 @@ impl Lane {
         // quarantine.
         for number in sealed {
             let stream = Stream::of(self.log.segment(number).stream());
-            // If a commit was undone since the flush began, `quarantine` keeps the segment, and the
-            // cleaner cleans it later.
+            // If a commit was undone since the flush began, this call puts the segment back into
+            // its queue instead, and the cleaner cleans it later.
             self.quarantine(stream, number, Vec::new(), undo_count);
         }
         self.set_full(None);

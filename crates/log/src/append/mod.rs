@@ -167,9 +167,9 @@ impl Log {
         self.enqueue_sealed(stream, number);
     }
 
-    /// Returns true if this record is the first of its segment. Its append then took a frame, so
-    /// the cleaner may have to make room. Without a store, also returns true for records that begin
-    /// at most `HEADER_BYTES` behind the first.
+    /// Returns true if this record is the first of its segment. A frame was then taken for the
+    /// segment just before, so the cleaner may have to make room. Without a store, also returns
+    /// true for records that begin at most `HEADER_BYTES` behind the first.
     #[inline]
     pub fn begins_segment(&self, address: Address) -> bool {
         address.offset() <= HEADER_BYTES

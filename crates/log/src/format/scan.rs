@@ -159,7 +159,7 @@ struct Walk<'a, F> {
 impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
     fn run(&mut self) -> Ending {
         let mut at = 0;
-        // The number of the commit that was last counted as damaged.
+        // The greatest number that the commit last counted as damaged may have.
         let mut counted = None;
         loop {
             if self.ends_at_limit && at >= self.bytes.len() {
@@ -225,8 +225,8 @@ impl<'a, F: FnMut(u32, Record<'a>)> Walk<'a, F> {
                         && found.covers(&self.bytes[start..at]);
                     return right.then_some((trailer, at));
                 }
-                // A record of kind commit that is no valid trailer can only be the header, which
-                // lies at offset 0.
+                // At offset 0, a commit record that is no trailer is the segment's header.
+                // Anywhere else it is a damaged trailer, so the commit is not whole.
                 if at != 0 {
                     return None;
                 }

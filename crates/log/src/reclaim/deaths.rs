@@ -336,7 +336,7 @@ impl<'a> DurableLog<'a> {
     /// Returns whether the index can be asked which records of the segment are alive.
     pub fn map_state(self, begun: &BegunMap) -> MapState {
         let segment = self.segment(begun.segment);
-        // No crash brings back a jumbo that a failed commit has cut.
+        // The meta of a jumbo that a failed commit has cut says that the place is free.
         let is_cut = segment.is_jumbo() && segment.filled() == 0;
         let is_over = segment.generation() != begun.generation;
         if is_over || is_cut || self.is_marked_free(begun.segment) {

@@ -271,25 +271,18 @@ impl DurableLog<'_> {
         Ok(trailer.map(|trailer| JumboFacts::of(&jumbo, trailer)))
     }
 
-    /// Returns a jumbo's key and seq without reading its value. `verifies` is true if the caller
-    /// does not check the jumbo later: then the trailer must cover the key and the seq. Returns
-    /// `None` if the jumbo is found to be damaged.
+    /// Returns a jumbo's key and seq without reading its value. Returns `None` if the jumbo is
+    /// damaged, as far as its header, the head of its record and its trailer show.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn look_at_jumbo(
-        self,
-        found: &Found,
-        verifies: bool,
-    ) -> io::Result<Option<(Vec<u8>, u64)>> {
+    pub fn look_at_jumbo(self, found: &Found) -> io::Result<Option<(Vec<u8>, u64)>> {
         let first = read_first(self.store, found)?;
         let Some(jumbo) = first.as_ref().and_then(|first| open(self.store, found, first)) else {
             return Ok(None);
         };
-        if verifies && self.read_trailer(found.number, &jumbo)?.is_none() {
-            return Ok(None);
-        }
-        Ok(Some((jumbo.key.to_vec(), jumbo.fields.seq)))
+        let trailer = self.read_trailer(found.number, &jumbo)?;
+        Ok(trailer.map(|_| (jumbo.key.to_vec(), jumbo.fields.seq)))
     }
 
     /// Makes a dead jumbo part of the log, so that the cleaner frees its places. `ends` is true if

@@ -276,8 +276,9 @@ fn put_head(x: &mut Execution<'_, '_>, head: Head, item: &Item<'_>, key: &[u8], 
     x.output.advance(HEADER_LEN + FLAGS_LEN + key.len());
 }
 
-/// Sends the reply to a miss, unless the request is quiet. `key` is empty unless the reply must
-/// contain the key. The body of the reply is then the key, otherwise an error text.
+/// Sends the reply to a miss, unless the request is quiet. If the reply must contain the key, `key`
+/// is that key, and it is the body of the reply. Otherwise `key` is empty, and the body is an error
+/// text.
 fn miss(x: &mut Execution<'_, '_>, head: Head, get: &Get, key: &[u8]) -> Executed {
     if get.quiet {
         return Executed::Done;

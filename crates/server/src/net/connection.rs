@@ -176,8 +176,9 @@ pub(super) struct Core<S: Service, I> {
     ready: VecDeque<u32>,
     lingering: usize,
     now: u64,
-    /// The time at which this turn began. `None` if the ready list was empty at that time, because
-    /// only [`next_ready`](Self::next_ready) needs the time.
+    /// The time at which this turn began. `None` if the ready list was empty at that time. Then
+    /// [`next_ready`](Self::next_ready) counts the time of this turn's events as 0, so that most
+    /// turns need not read the exact clock when they begin.
     turn_began: Option<Instant>,
     next_sweep: u64,
 }

@@ -119,8 +119,8 @@ impl std::error::Error for BindError {
     }
 }
 
-/// A bound socket for new connections. All workers share it. The socket is closed when the last
-/// clone is dropped.
+/// A bound socket for new connections. The workers share the listeners of the cache protocol. When
+/// the last clone is dropped, this process's descriptor is closed, but not its duplicates.
 #[derive(Clone, Debug)]
 pub struct Listener {
     inner: Arc<Inner>,

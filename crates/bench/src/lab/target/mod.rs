@@ -1,8 +1,9 @@
 //! The systems that the lab compares: how each is found, started and described.
 //!
-//! A system is a server program with one durability setting. Each family has a file with its
-//! recipes: which programs it needs, and the command line that gives it its best reasonable
-//! settings on a small machine. Each server runs in its own directory, on a free loopback port.
+//! A system is a server program with one durability setting. Related systems share a file with
+//! their recipes. A recipe names the programs that a system needs, and its command line and
+//! configuration files. They give the system its best reasonable settings on a small machine. Each
+//! server runs in its own directory, on a free loopback port.
 
 mod arcus;
 mod cassandra;

@@ -17,8 +17,8 @@ use crate::{Error, Result};
 const PREFIX: &str = ".larder-sandbox-";
 /// The name of a file that marks a directory as the lab's.
 const MARK: &str = "made-by-larder-bench";
-/// The default of [`Sandbox::io_threads`]. The article about memcached on flash had to raise the
-/// number, because each thread waits for one read at a time.
+/// The default of [`Sandbox::io_threads`], more than memcached's own default, because each thread
+/// waits for one read at a time.
 const IO_THREADS: usize = 16;
 /// The default of the longest value, in bytes.
 const VALUE_MAX: usize = 1024;
