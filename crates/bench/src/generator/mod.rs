@@ -204,9 +204,7 @@ impl Load {
         });
         let began = shared.clock.get().map(|&start| start + self.warm_up);
         let seconds = shared.into_seconds();
-        let mut summary = Summary::build(self, &workload.shape, reports?, moments?, seconds)?;
-        summary.began = began;
-        Ok(summary)
+        Summary::build(self, &workload.shape, reports?, moments?, seconds, began)
     }
 
     fn connect(&self) -> Result<Connection> {

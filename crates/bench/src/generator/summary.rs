@@ -227,6 +227,7 @@ impl Summary {
         reports: Vec<WorkerReport>,
         moments: Vec<Moment>,
         seconds: Vec<Tally>,
+        began: Option<Instant>,
     ) -> Result<Summary> {
         let mut tally = Tally::default();
         seconds.iter().for_each(|second| tally.add(second));
@@ -281,7 +282,7 @@ impl Summary {
                 .sum(),
             numbers,
             samples,
-            began: None,
+            began,
             recorded: Some(recorded),
         })
     }

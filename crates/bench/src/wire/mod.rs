@@ -12,7 +12,7 @@ mod messages;
 mod mongo;
 mod mysql;
 mod postgres;
-pub(crate) mod resp;
+mod resp;
 
 use std::fmt;
 

@@ -25,6 +25,28 @@ const SCRIPT_HASH: &[u8] = b"b0cd15eff637d8d57ec05f545f0b7c96ad28f992";
 #[derive(Debug)]
 pub(crate) struct Resp;
 
+impl Resp {
+    /// Returns a section of the reply to INFO.
+    ///
+    /// # Errors
+    /// Returns an error if the server refuses or cannot be reached.
+    pub(crate) fn info(server: &Address, section: &str) -> Result<String> {
+        let mut socket = &open(server)?;
+        let mut request = b"*2\r\n$4\r\nINFO\r\n".to_vec();
+        push_bulk(&mut request, section.as_bytes());
+        socket.write_all(&request).map_err(|e| Error::io("cannot send INFO", e))?;
+        let line = read_line(socket)?;
+        let text = String::from_utf8_lossy(&line).into_owned();
+        let length = text.strip_prefix('$').and_then(|length| length.parse().ok());
+        let Some(length) = length.filter(|&length: &usize| length <= LINE_MAX) else {
+            return Err(Error::server(format!("the reply to INFO is: {text}")));
+        };
+        let mut info = vec![0; length];
+        socket.read_exact(&mut info).map_err(|e| Error::io("cannot read the reply to INFO", e))?;
+        Ok(String::from_utf8_lossy(&info).into_owned())
+    }
+}
+
 impl Wire for Resp {
     fn speaks(&self, verb: Verb) -> bool {
         matches!(verb, Verb::Get | Verb::Set | Verb::Incr | Verb::SetCounter | Verb::Limit)
@@ -102,26 +124,6 @@ fn push_bulk(buffer: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Reads one line, byte by byte, so that the bytes after the line stay in the socket.
-/// Returns a section of the reply to INFO.
-///
-/// # Errors
-/// Returns an error if the server refuses or cannot be reached.
-pub(crate) fn info(server: &Address, section: &str) -> Result<String> {
-    let mut socket = &open(server)?;
-    let mut request = b"*2\r\n$4\r\nINFO\r\n".to_vec();
-    push_bulk(&mut request, section.as_bytes());
-    socket.write_all(&request).map_err(|e| Error::io("cannot send INFO", e))?;
-    let line = read_line(socket)?;
-    let text = String::from_utf8_lossy(&line).into_owned();
-    let length = text.strip_prefix('$').and_then(|length| length.parse().ok());
-    let Some(length) = length.filter(|&length: &usize| length <= LINE_MAX) else {
-        return Err(Error::server(format!("the reply to INFO is: {text}")));
-    };
-    let mut info = vec![0; length];
-    socket.read_exact(&mut info).map_err(|e| Error::io("cannot read the reply to INFO", e))?;
-    Ok(String::from_utf8_lossy(&info).into_owned())
-}
-
 fn read_line(mut socket: &Stream) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];

@@ -65,11 +65,6 @@ impl Steps {
         self.times.push_back(time);
         self.values.push_back(values);
     }
-
-    #[cfg(test)]
-    fn reserved_bytes(&self) -> usize {
-        self.times.capacity() * size_of::<u64>() + self.values.capacity() * size_of::<Values>()
-    }
 }
 
 impl Default for History {
@@ -216,8 +211,11 @@ mod tests {
         let all = history.past(u64::MAX);
         assert_eq!((all.times.len(), all.events.len()), (ANSWER_STEPS, EVENTS));
         assert_eq!((all.step, all.values[at("reads")][0]), (60, Some(1.0)));
-        let bytes = history.seconds.reserved_bytes() + history.long.reserved_bytes();
-        assert!(bytes < 1_100_000, "{bytes}");
+        let all = [&history.seconds, &history.long];
+        let bytes: usize = all.map(|it| it.values.capacity() * size_of::<Values>()).iter().sum();
+        assert!(bytes < 1 << 20, "{bytes}");
+        let bytes: usize = all.map(|it| it.times.capacity() * size_of::<u64>()).iter().sum();
+        assert!(bytes < 100_000, "{bytes}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! the device, so clients may wait longer meanwhile.
 
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ impl Server {
     /// Returns the times at which it was.
     pub(crate) fn watch_checkpoints<T>(&self, run: impl FnOnce() -> T) -> (T, Vec<Range<Instant>>) {
         thread::scope(|scope| {
-            let (ended, end): (Sender<()>, _) = channel();
+            let (ended, end) = channel::<()>();
             let watch = scope.spawn(move || watched(|| self.writes_checkpoint(), &end));
             let result = run();
             drop(ended);

@@ -12,7 +12,7 @@ use super::sandbox::Sandbox;
 use super::server::first_line;
 use super::start_plan::{Setting, StartPlan};
 use crate::Result;
-use crate::wire::{Resp, Wire, resp};
+use crate::wire::{Resp, Wire};
 
 /// The path of Valkey's server in the virtual environment that `scripts/peers` makes, relative to
 /// the directory of a Python version.
@@ -77,7 +77,7 @@ impl Recipe for RedisServer {
         if self.fsync.is_none() {
             return Ok(None);
         }
-        resp::info(server, "persistence").map(|info| Some(is_rewriting(&info)))
+        Resp::info(server, "persistence").map(|info| Some(is_rewriting(&info)))
     }
 
     fn version(&self, programs: &Programs) -> Result<String> {
